@@ -1,0 +1,41 @@
+# Every target sets itself up: the only thing needed beforehand is Python 3.11.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+BENCH_STAMP := $(VENV)/.installed-bench
+TEST_ARGS ?=
+
+.PHONY: demo test check bench chaos paper proto clean
+
+demo: $(STAMP) ## Train, release, drift, retrain: the whole loop, small, with a report in demo/
+	$(BIN)/fedloop simulate breast-cancer --out demo
+
+test: $(STAMP) ## All tests
+	$(BIN)/python -m pytest -n 2 $(TEST_ARGS)
+
+check: $(STAMP) ## Style, types, layers, fresh generated code
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python proto/generate.py --check
+
+bench: $(BENCH_STAMP) ## Benchmarks; add SHORT=--short for the short form
+	$(BIN)/python benchmarks/simulate.py $(SHORT)
+
+proto: $(STAMP) ## Write the Python code of the .proto files anew
+	$(BIN)/python proto/generate.py
+
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt torch==2.13.0
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+$(BENCH_STAMP): $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,bench]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) demo runs .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,323 @@
+"""The task document: what is learned and how. One ``task.toml`` holds one task.
+
+A site and a coordinator that hold the same bytes hold the same task: ``Task.digest`` is over the canonical JSON of the
+checked document, so that comments and spacing do not matter.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from fedloop_core.schema import ClassLabel, Feature, FeatureSchema, Label, SurvivalLabel
+from fedloop_core.strict import Strict
+
+__all__ = [
+    "CnnModel",
+    "CustomModel",
+    "Export",
+    "ExportTarget",
+    "FederatedAveraging",
+    "Feedback",
+    "Gates",
+    "LogisticModel",
+    "MlpModel",
+    "Model",
+    "NewtonRaphson",
+    "Preprocessing",
+    "Privacy",
+    "Retraining",
+    "Rollout",
+    "Rounds",
+    "SignalCnnModel",
+    "Task",
+    "Training",
+]
+
+Fraction = Annotated[float, Field(ge=0, le=1)]
+Positive = Annotated[float, Field(gt=0)]
+Count = Annotated[int, Field(ge=1)]
+ExportTarget = Literal["onnx-fp32", "onnx-int8", "tflite-int8"]
+
+
+class LogisticModel(Strict):
+    """Logistic regression (linear regression for a number) on scaled numbers and one-hot categories."""
+
+    kind: Literal["logistic"]
+
+
+class MlpModel(Strict):
+    """Fully connected layers with ReLU; categories enter through embeddings."""
+
+    kind: Literal["mlp"]
+    hidden: Annotated[tuple[Annotated[int, Field(ge=1, le=8192)], ...], Field(min_length=1, max_length=16)] = (32,)
+    embedding: Annotated[int, Field(ge=1, le=512)] = 4
+
+
+class CnnModel(Strict):
+    """Two-dimensional convolutions with GroupNorm, for one image feature."""
+
+    kind: Literal["cnn"]
+    channels: Annotated[tuple[Annotated[int, Field(ge=4, le=1024)], ...], Field(min_length=1, max_length=8)] = (16, 32)
+    hidden: Annotated[int, Field(ge=1, le=8192)] = 64
+
+
+class SignalCnnModel(Strict):
+    """One-dimensional convolutions with GroupNorm, for one signal feature."""
+
+    kind: Literal["signal-cnn"]
+    channels: Annotated[tuple[Annotated[int, Field(ge=4, le=1024)], ...], Field(min_length=1, max_length=8)] = (16, 32)
+    kernel: Annotated[int, Field(ge=3, le=63)] = 7
+    hidden: Annotated[int, Field(ge=1, le=8192)] = 64
+
+
+class CustomModel(Strict):
+    """The user's own: ``module:factory``, called with the feature schema, returns a ``torch.nn.Module``."""
+
+    kind: Literal["custom"]
+    factory: Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")]
+
+
+Model = Annotated[
+    LogisticModel | MlpModel | CnnModel | SignalCnnModel | CustomModel,
+    Field(discriminator="kind"),
+]
+
+
+class Preprocessing(Strict):
+    """Where the scaling of numeric features comes from.
+
+    ``range``: the public ranges, costs nothing. ``federated``: means and deviations over all sites' training rows, exact
+    without privacy and otherwise noised and charged. ``per-site``: each site by its own rows; such a model cannot be
+    released, since a device would need its site's scaler.
+    """
+
+    scaling: Literal["range", "federated", "per-site"] = "range"
+
+
+class FederatedAveraging(Strict):
+    """FedAvg (McMahan 2017, arXiv 1602.05629); ``proximal`` above 0 makes it FedProx (arXiv 1812.06127).
+
+    ``local_steps`` optimisation steps a round at each site, over Poisson batches of expected size ``batch_size`` in
+    private runs and shuffled batches otherwise. ``server_learning_rate`` scales the averaged update.
+    """
+
+    algorithm: Literal["fedavg"]
+    local_steps: Annotated[int, Field(ge=1, le=100_000)] = 10
+    batch_size: Annotated[int, Field(ge=1, le=1_000_000)] = 32
+    learning_rate: Positive = 0.1
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    weight_decay: Annotated[float, Field(ge=0)] = 0.0
+    proximal: Annotated[float, Field(ge=0)] = 0.0
+    server_learning_rate: Positive = 1.0
+    physical_batch_size: Annotated[int, Field(ge=1)] = 256
+
+
+class NewtonRaphson(Strict):
+    """Newton-Raphson for logistic regression by exact sums of gradient and Hessian; not private, two classes.
+
+    The update is ``solve(H + ridge * I, g)`` on scaled features with an intercept, starting at 0.
+    """
+
+    algorithm: Literal["newton"]
+    ridge: Annotated[float, Field(ge=0)] = 1.0
+
+
+Training = Annotated[FederatedAveraging | NewtonRaphson, Field(discriminator="algorithm")]
+
+
+class Privacy(Strict):
+    """Differential privacy of one run at each site: (epsilon, delta) for adding or removing one unit.
+
+    ``epsilon = inf`` trains without privacy. Training rows and evaluation rows are different units, so each spends its
+    own epsilon. ``statistics_share`` of the training rows' epsilon pays for federated statistics when a task asks for
+    them. ``unit_column`` names the patient or customer whose rows are protected together.
+    """
+
+    epsilon: float
+    delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
+    clipping_norm: Positive = 1.0
+    evaluation_epsilon: Annotated[float, Field(gt=0)] | None = None
+    statistics_share: Annotated[float, Field(gt=0, lt=1)] = 0.1
+    unit_column: str | None = None
+
+    @model_validator(mode="after")
+    def _epsilon_guards_something(self) -> Self:
+        if math.isnan(self.epsilon) or self.epsilon <= 0:
+            raise ValueError(f"epsilon must be above 0 (inf trains without privacy), not {self.epsilon:g}")
+        return self
+
+    @property
+    def private(self) -> bool:
+        """Whether the run trains under differential privacy."""
+        return math.isfinite(self.epsilon)
+
+    @property
+    def epsilon_of_evaluations(self) -> float:
+        """Epsilon that the evaluation rows may spend in one run."""
+        return self.epsilon if self.evaluation_epsilon is None else self.evaluation_epsilon
+
+
+class Rounds(Strict):
+    """How many rounds, and when a round closes: at the quorum and the deadline, or when all asked sites answered."""
+
+    count: Annotated[int, Field(ge=1, le=100_000)] = 10
+    quorum: Fraction = 0.5
+    deadline_seconds: Positive = 300.0
+    evaluate_every: Annotated[int, Field(ge=0)] = 5
+    sites_per_round: Count | None = None
+    weighting: Literal["equal", "rows"] = "equal"
+
+
+class DataGate(Strict):
+    """A site whose data break one of these may not train; a site may be stricter, never looser."""
+
+    minimum_rows: Count = 10
+    maximum_skipped: Fraction = 0.05
+    all_classes: bool = True
+
+
+class UpdateGate(Strict):
+    """An update beyond ``maximum_norm`` (L2, of the update as sent) is refused."""
+
+    maximum_norm: Positive = 1000.0
+
+
+class QualityGate(Strict):
+    """What a version must show on evaluation rows before it is released.
+
+    Bounds are on estimates with intervals at ``confidence``: a bound fails when the whole interval is on the wrong side,
+    holds when the whole interval is on the right side, and is undecidable in between.
+    """
+
+    minimum_accuracy: Fraction = 0.0
+    maximum_loss_to_float: Fraction = 0.02
+    maximum_loss_to_production: Fraction = 0.02
+    confidence: Annotated[float, Field(gt=0.5, lt=1)] = 0.95
+    when_undecidable: Literal["release", "hold"] = "release"
+
+
+class Gates(Strict):
+    """Conditions that must hold before a step."""
+
+    data: DataGate = DataGate()
+    update: UpdateGate = UpdateGate()
+    quality: QualityGate = QualityGate()
+
+
+class Export(Strict):
+    """Which artifacts a version gets."""
+
+    targets: Annotated[tuple[ExportTarget, ...], Field(min_length=1)] = ("onnx-fp32", "onnx-int8", "tflite-int8")
+    maximum_bytes: Annotated[int, Field(ge=1)] = 100_000_000
+
+    @model_validator(mode="after")
+    def _targets_are_distinct(self) -> Self:
+        if len(set(self.targets)) != len(self.targets):
+            raise ValueError("targets must be distinct")
+        return self
+
+
+class Rollout(Strict):
+    """Waves as rising shares of the fleet, the last of them 1; silent devices have until the deadline."""
+
+    waves: Annotated[tuple[Annotated[float, Field(gt=0, le=1)], ...], Field(min_length=1)] = (0.34, 1.0)
+    deadline_seconds: Positive = 600.0
+    maximum_refused: Fraction = 0.0
+
+    @model_validator(mode="after")
+    def _waves_rise_to_all(self) -> Self:
+        if list(self.waves) != sorted(set(self.waves)) or self.waves[-1] != 1.0:
+            raise ValueError("waves must rise and end with 1.0")
+        return self
+
+
+class Feedback(Strict):
+    """What devices send to their own site: sketches after ``sketch_rows`` predictions, and examples with labels."""
+
+    sketch_rows: Count = 25
+    evaluation_share: Annotated[float, Field(gt=0, lt=1)] = 0.25
+    retention_days: Count = 365
+
+
+class Retraining(Strict):
+    """What starts the next run by itself.
+
+    ``false_alarm`` is the probability that an unchanged world starts a run during the life of a version;
+    ``minimum_labels`` over all sites must have come back; at most ``maximum_runs`` follow one another without a person.
+    """
+
+    enabled: bool = True
+    false_alarm: Annotated[float, Field(gt=0, lt=0.5)] = 0.02
+    verdict_epsilon: Positive = 0.5
+    minimum_labels: Count = 40
+    rounds: Count | None = None
+    maximum_runs: Annotated[int, Field(ge=0)] = 1
+    approval: Literal["human", "within-plan"] = "within-plan"
+
+
+class Task(Strict):
+    """The whole document."""
+
+    format: Literal[1]
+    name: Annotated[str, Field(pattern=r"^[a-z][a-z0-9\-]{0,62}$")]
+    description: str = ""
+    features: Annotated[tuple[Feature, ...], Field(min_length=1, max_length=10_000)]
+    label: Label
+    model: Model
+    preprocessing: Preprocessing = Preprocessing()
+    training: Training = FederatedAveraging(algorithm="fedavg")
+    privacy: Privacy
+    rounds: Rounds = Rounds()
+    gates: Gates = Gates()
+    export: Export = Export()
+    rollout: Rollout = Rollout()
+    feedback: Feedback = Feedback()
+    retraining: Retraining = Retraining()
+
+    @model_validator(mode="after")
+    def _parts_fit_together(self) -> Self:
+        schema = self.feature_schema
+        match self.model:
+            case LogisticModel() | MlpModel() if schema.tensors:
+                raise ValueError(f"model {self.model.kind!r} takes numeric and categorical features only")
+            case CnnModel() if len(schema.tensors) != 1 or schema.tensors[0].kind != "image":
+                raise ValueError("model 'cnn' takes exactly one image feature")
+            case SignalCnnModel() if len(schema.tensors) != 1 or schema.tensors[0].kind != "signal":
+                raise ValueError("model 'signal-cnn' takes exactly one signal feature")
+            case _:
+                pass
+        if isinstance(self.training, NewtonRaphson):
+            two = isinstance(self.label, ClassLabel) and len(self.label.classes) == 2
+            if not (two and isinstance(self.model, LogisticModel)):
+                raise ValueError("training 'newton' needs model 'logistic' and a label with two classes")
+            if self.privacy.private:
+                raise ValueError("training 'newton' sends exact sums: it needs privacy.epsilon = inf")
+        if isinstance(self.label, SurvivalLabel) and self.privacy.private:
+            raise ValueError(
+                "a survival label is trained by a partial likelihood over batches, which clipping a unit's own gradient "
+                "does not bound: it needs privacy.epsilon = inf"
+            )
+        return self
+
+    @property
+    def feature_schema(self) -> FeatureSchema:
+        """Features and label together."""
+        return FeatureSchema(features=self.features, label=self.label)
+
+    def canonical(self) -> bytes:
+        """The document as canonical JSON: what is stored, sent and digested."""
+        return self.model_dump_json().encode()
+
+    @property
+    def digest(self) -> bytes:
+        """SHA-256 of the canonical document."""
+        return hashlib.sha256(self.canonical()).digest()
+
+    @classmethod
+    def from_canonical(cls, document: bytes) -> Self:
+        """Reads what ``canonical`` wrote."""
+        return cls.model_validate_json(document)
