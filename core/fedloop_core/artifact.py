@@ -32,12 +32,12 @@ class FileReference(Strict):
     """A file by digest and length."""
 
     sha256: Sha256
-    bytes: Annotated[int, Field(ge=1)]
+    length: Annotated[int, Field(ge=1)]
 
     @classmethod
     def of(cls, content: bytes) -> Self:
         """The reference that exactly this content meets."""
-        return cls(sha256=hashlib.sha256(content).hexdigest(), bytes=len(content))
+        return cls(sha256=hashlib.sha256(content).hexdigest(), length=len(content))
 
     def check(self, content: bytes, what: str) -> None:
         """Refuses content of another length or digest.
@@ -45,8 +45,8 @@ class FileReference(Strict):
         Raises:
             ArtifactRefused: the content is not the one referred to.
         """
-        if len(content) != self.bytes:
-            raise ArtifactRefused(f"{what} has {len(content)} bytes; {self.bytes} are signed.", reason="length")
+        if len(content) != self.length:
+            raise ArtifactRefused(f"{what} has {len(content)} bytes; {self.length} are signed.", reason="length")
         if hashlib.sha256(content).hexdigest() != self.sha256:
             raise ArtifactRefused(f"{what} does not have the signed digest.", reason="digest")
 
