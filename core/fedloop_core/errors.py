@@ -53,6 +53,7 @@ __all__ = [
     "ReleaseError",
     "RunError",
     "RuntimeUnavailable",
+    "SketchRefused",
     "StorageError",
     "TaskError",
     "TaskInvalid",
@@ -337,6 +338,13 @@ class NoActiveModel(DeviceError):
     """The device has no verified model to answer with."""
 
     code = "FL-EDGE-005"
+
+
+class SketchRefused(DeviceError):
+    """A sketch over another profile, or with counts that no rows can give."""
+
+    code = "FL-EDGE-010"
+    wire_fields = frozenset({"reason"})
 
 
 class StorageError(FedloopError):
