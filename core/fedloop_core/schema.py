@@ -7,11 +7,12 @@ read off a site's data.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
-from fedloop_core.strict import Strict
+from fedloop_core.strict import Misfit, Place, Strict
 
 __all__ = [
     "CategoricalFeature",
@@ -24,16 +25,30 @@ __all__ = [
     "RegressionLabel",
     "SignalFeature",
     "SurvivalLabel",
+    "label_columns",
+    "misplaced_names",
 ]
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_\-]*$", max_length=100)]
-Range = tuple[float, float]
+_INPUT_NAMES = frozenset({"numeric", "categorical"})  # the encoder's inputs for all such features together
 
 
-def _check_range(bounds: Range) -> None:
+def _sound_range(bounds: tuple[float, float]) -> tuple[float, float]:
     low, high = bounds
     if not (math.isfinite(low) and math.isfinite(high) and low < high):
-        raise ValueError(f"range must be two finite numbers, low before high, not [{low:g}, {high:g}]")
+        raise ValueError(f"must be two finite numbers, low before high, not [{low:g}, {high:g}]")
+    return bounds
+
+
+def _distinct(values: tuple[str, ...]) -> tuple[str, ...]:
+    doubled = sorted(value for value, times in Counter(values).items() if times > 1)
+    if doubled:
+        raise ValueError(f"must be distinct; given twice: {', '.join(doubled)}")
+    return values
+
+
+Range = Annotated[tuple[float, float], AfterValidator(_sound_range)]
+Vocabulary = Annotated[tuple[str, ...], Field(min_length=2, max_length=10_000), AfterValidator(_distinct)]
 
 
 class NumericFeature(Strict):
@@ -45,26 +60,15 @@ class NumericFeature(Strict):
     range: Range
     missing: Literal["refuse", "mean"] = "refuse"
 
-    @model_validator(mode="after")
-    def _range_is_sound(self) -> Self:
-        _check_range(self.range)
-        return self
-
 
 class CategoricalFeature(Strict):
     """One of a vocabulary. ``other`` adds a category for values outside it; without it such rows are refused."""
 
     kind: Literal["categorical"]
     name: Name
-    values: Annotated[tuple[str, ...], Field(min_length=2, max_length=10_000)]
+    values: Vocabulary
     other: bool = False
     missing: Literal["refuse", "category"] = "refuse"
-
-    @model_validator(mode="after")
-    def _values_are_distinct(self) -> Self:
-        if len(set(self.values)) != len(self.values):
-            raise ValueError("values must be distinct")
-        return self
 
     @property
     def cardinality(self) -> int:
@@ -82,11 +86,6 @@ class ImageFeature(Strict):
     channels: Annotated[int, Field(ge=1, le=16)] = 1
     range: Range = (0.0, 1.0)
 
-    @model_validator(mode="after")
-    def _range_is_sound(self) -> Self:
-        _check_range(self.range)
-        return self
-
     @property
     def shape(self) -> tuple[int, ...]:
         """Shape of one value."""
@@ -102,12 +101,7 @@ class SignalFeature(Strict):
     channels: Annotated[int, Field(ge=1, le=64)] = 1
     range: Range
     unit: str = ""
-    sample_rate_hz: Annotated[float, Field(gt=0)] | None = None
-
-    @model_validator(mode="after")
-    def _range_is_sound(self) -> Self:
-        _check_range(self.range)
-        return self
+    sample_rate_hz: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -126,13 +120,7 @@ class ClassLabel(Strict):
 
     kind: Literal["classes"]
     name: Name
-    classes: Annotated[tuple[str, ...], Field(min_length=2, max_length=10_000)]
-
-    @model_validator(mode="after")
-    def _classes_are_distinct(self) -> Self:
-        if len(set(self.classes)) != len(self.classes):
-            raise ValueError("classes must be distinct")
-        return self
+    classes: Vocabulary
 
 
 class RegressionLabel(Strict):
@@ -143,11 +131,6 @@ class RegressionLabel(Strict):
     range: Range
     unit: str = ""
 
-    @model_validator(mode="after")
-    def _range_is_sound(self) -> Self:
-        _check_range(self.range)
-        return self
-
 
 class SurvivalLabel(Strict):
     """Time to an event, possibly censored: ``event`` is 1 where the event was seen and 0 where it was not."""
@@ -157,13 +140,34 @@ class SurvivalLabel(Strict):
     event: Name
     time_range: Range
 
-    @model_validator(mode="after")
-    def _range_is_sound(self) -> Self:
-        _check_range(self.time_range)
-        return self
-
 
 Label = Annotated[ClassLabel | RegressionLabel | SurvivalLabel, Field(discriminator="kind")]
+
+
+def label_columns(label: Label) -> dict[str, str]:
+    """Name of each column that the label is read from, by the key of the label that names it."""
+    if isinstance(label, SurvivalLabel):
+        return {"time": label.time, "event": label.event}
+    return {"name": label.name}
+
+
+def misplaced_names(features: tuple[Feature, ...], label: Label) -> list[tuple[Place, str]]:
+    """Places of names that an earlier feature has already, or that the encoded inputs need for themselves."""
+    named: list[tuple[Place, str]] = [(("features", at, "name"), feature.name) for at, feature in enumerate(features)]
+    named += [(("label", key), name) for key, name in label_columns(label).items()]
+    seen: set[str] = set()
+    problems: list[tuple[Place, str]] = []
+    for place, name in named:
+        if name in seen:
+            problems.append((place, f"the name {name!r} is given twice; features and label need names of their own"))
+        seen.add(name)
+    for at, feature in enumerate(features):
+        if isinstance(feature, ImageFeature | SignalFeature) and feature.name in _INPUT_NAMES:
+            place: Place = ("features", at, "name")
+            problems.append(
+                (place, f"an image or signal may not be named {feature.name!r}, as the input of all such features is")
+            )
+    return problems
 
 
 class FeatureSchema(Strict):
@@ -174,15 +178,9 @@ class FeatureSchema(Strict):
 
     @model_validator(mode="after")
     def _names_are_distinct(self) -> Self:
-        names = [feature.name for feature in self.features]
-        match self.label:
-            case SurvivalLabel(time=time, event=event):
-                names += [time, event]
-            case ClassLabel(name=name) | RegressionLabel(name=name):
-                names.append(name)
-        doubled = sorted({name for name in names if names.count(name) > 1})
-        if doubled:
-            raise ValueError(f"names must be distinct; given twice: {', '.join(doubled)}")
+        problems = misplaced_names(self.features, self.label)
+        if problems:
+            raise Misfit(*problems)
         return self
 
     @property

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict
 
-__all__ = ["Strict"]
+__all__ = ["Misfit", "Place", "Strict"]
+
+Place = tuple[str | int, ...]
 
 
 class Strict(BaseModel):
@@ -13,3 +15,14 @@ class Strict(BaseModel):
     model_config = ConfigDict(
         extra="forbid", frozen=True, strict=True, validate_default=True, ser_json_inf_nan="constants"
     )
+
+
+class Misfit(ValueError):
+    """Parts of a document that are sound alone and do not fit together; a validator raises it.
+
+    ``problems`` holds, for each, the place in the document (keys and positions from the top) and a sentence.
+    """
+
+    def __init__(self, *problems: tuple[Place, str]) -> None:
+        super().__init__("; ".join(text for _, text in problems))
+        self.problems = problems

@@ -8,12 +8,22 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Iterator
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
-from fedloop_core.schema import ClassLabel, Feature, FeatureSchema, Label, SurvivalLabel
-from fedloop_core.strict import Strict
+from fedloop_core.schema import (
+    ClassLabel,
+    Feature,
+    FeatureSchema,
+    ImageFeature,
+    Label,
+    SignalFeature,
+    SurvivalLabel,
+    misplaced_names,
+)
+from fedloop_core.strict import Misfit, Place, Strict
 
 __all__ = [
     "CnnModel",
@@ -38,9 +48,29 @@ __all__ = [
 ]
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
-Positive = Annotated[float, Field(gt=0)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]
 ExportTarget = Literal["onnx-fp32", "onnx-int8", "tflite-int8"]
+Wave = Annotated[float, Field(gt=0, le=1)]
+
+
+def _guards_something(epsilon: float) -> float:
+    if math.isnan(epsilon) or epsilon <= 0:
+        raise ValueError(f"must be above 0 (inf trains without privacy), not {epsilon:g}")
+    return epsilon
+
+
+def _distinct(targets: tuple[ExportTarget, ...]) -> tuple[ExportTarget, ...]:
+    if len(set(targets)) != len(targets):
+        raise ValueError("must be distinct")
+    return targets
+
+
+def _rising_to_all(waves: tuple[float, ...]) -> tuple[float, ...]:
+    if list(waves) != sorted(set(waves)) or waves[-1] != 1.0:
+        raise ValueError(f"must rise and end with 1.0, not [{', '.join(f'{wave:g}' for wave in waves)}]")
+    return waves
 
 
 class LogisticModel(Strict):
@@ -110,8 +140,8 @@ class FederatedAveraging(Strict):
     batch_size: Annotated[int, Field(ge=1, le=1_000_000)] = 32
     learning_rate: Positive = 0.1
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    weight_decay: Annotated[float, Field(ge=0)] = 0.0
-    proximal: Annotated[float, Field(ge=0)] = 0.0
+    weight_decay: NotNegative = 0.0
+    proximal: NotNegative = 0.0
     server_learning_rate: Positive = 1.0
     physical_batch_size: Annotated[int, Field(ge=1)] = 256
 
@@ -123,7 +153,7 @@ class NewtonRaphson(Strict):
     """
 
     algorithm: Literal["newton"]
-    ridge: Annotated[float, Field(ge=0)] = 1.0
+    ridge: NotNegative = 1.0
 
 
 Training = Annotated[FederatedAveraging | NewtonRaphson, Field(discriminator="algorithm")]
@@ -137,18 +167,12 @@ class Privacy(Strict):
     them. ``unit_column`` names the patient or customer whose rows are protected together.
     """
 
-    epsilon: float
+    epsilon: Annotated[float, AfterValidator(_guards_something)]
     delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
     clipping_norm: Positive = 1.0
     evaluation_epsilon: Annotated[float, Field(gt=0)] | None = None
     statistics_share: Annotated[float, Field(gt=0, lt=1)] = 0.1
     unit_column: str | None = None
-
-    @model_validator(mode="after")
-    def _epsilon_guards_something(self) -> Self:
-        if math.isnan(self.epsilon) or self.epsilon <= 0:
-            raise ValueError(f"epsilon must be above 0 (inf trains without privacy), not {self.epsilon:g}")
-        return self
 
     @property
     def private(self) -> bool:
@@ -211,28 +235,20 @@ class Gates(Strict):
 class Export(Strict):
     """Which artifacts a version gets."""
 
-    targets: Annotated[tuple[ExportTarget, ...], Field(min_length=1)] = ("onnx-fp32", "onnx-int8", "tflite-int8")
+    targets: Annotated[tuple[ExportTarget, ...], Field(min_length=1), AfterValidator(_distinct)] = (
+        "onnx-fp32",
+        "onnx-int8",
+        "tflite-int8",
+    )
     maximum_bytes: Annotated[int, Field(ge=1)] = 100_000_000
-
-    @model_validator(mode="after")
-    def _targets_are_distinct(self) -> Self:
-        if len(set(self.targets)) != len(self.targets):
-            raise ValueError("targets must be distinct")
-        return self
 
 
 class Rollout(Strict):
     """Waves as rising shares of the fleet, the last of them 1; silent devices have until the deadline."""
 
-    waves: Annotated[tuple[Annotated[float, Field(gt=0, le=1)], ...], Field(min_length=1)] = (0.34, 1.0)
+    waves: Annotated[tuple[Wave, ...], Field(min_length=1), AfterValidator(_rising_to_all)] = (0.34, 1.0)
     deadline_seconds: Positive = 600.0
     maximum_refused: Fraction = 0.0
-
-    @model_validator(mode="after")
-    def _waves_rise_to_all(self) -> Self:
-        if list(self.waves) != sorted(set(self.waves)) or self.waves[-1] != 1.0:
-            raise ValueError("waves must rise and end with 1.0")
-        return self
 
 
 class Feedback(Strict):
@@ -252,7 +268,7 @@ class Retraining(Strict):
 
     enabled: bool = True
     false_alarm: Annotated[float, Field(gt=0, lt=0.5)] = 0.02
-    verdict_epsilon: Positive = 0.5
+    verdict_epsilon: Annotated[float, Field(gt=0)] = 0.5
     minimum_labels: Count = 40
     rounds: Count | None = None
     maximum_runs: Annotated[int, Field(ge=0)] = 1
@@ -280,28 +296,34 @@ class Task(Strict):
 
     @model_validator(mode="after")
     def _parts_fit_together(self) -> Self:
-        schema = self.feature_schema
+        problems = [*misplaced_names(self.features, self.label), *self._model_misfits(), *self._training_misfits()]
+        if problems:
+            raise Misfit(*problems)
+        return self
+
+    def _model_misfits(self) -> Iterator[tuple[Place, str]]:
+        tensors = [feature.kind for feature in self.features if isinstance(feature, ImageFeature | SignalFeature)]
         match self.model:
-            case LogisticModel() | MlpModel() if schema.tensors:
-                raise ValueError(f"model {self.model.kind!r} takes numeric and categorical features only")
-            case CnnModel() if len(schema.tensors) != 1 or schema.tensors[0].kind != "image":
-                raise ValueError("model 'cnn' takes exactly one image feature")
-            case SignalCnnModel() if len(schema.tensors) != 1 or schema.tensors[0].kind != "signal":
-                raise ValueError("model 'signal-cnn' takes exactly one signal feature")
+            case LogisticModel() | MlpModel() if tensors:
+                yield ("model", "kind"), f"model {self.model.kind!r} takes numeric and categorical features only"
+            case CnnModel() if tensors != ["image"]:
+                yield ("model", "kind"), "model 'cnn' takes exactly one image feature"
+            case SignalCnnModel() if tensors != ["signal"]:
+                yield ("model", "kind"), "model 'signal-cnn' takes exactly one signal feature"
             case _:
                 pass
+
+    def _training_misfits(self) -> Iterator[tuple[Place, str]]:
         if isinstance(self.training, NewtonRaphson):
             two = isinstance(self.label, ClassLabel) and len(self.label.classes) == 2
             if not (two and isinstance(self.model, LogisticModel)):
-                raise ValueError("training 'newton' needs model 'logistic' and a label with two classes")
+                place = ("training", "algorithm")
+                yield place, "training 'newton' needs model 'logistic' and a label with two classes"
             if self.privacy.private:
-                raise ValueError("training 'newton' sends exact sums: it needs privacy.epsilon = inf")
+                yield ("privacy", "epsilon"), "training 'newton' sends exact sums: it needs privacy.epsilon = inf"
         if isinstance(self.label, SurvivalLabel) and self.privacy.private:
-            raise ValueError(
-                "a survival label is trained by a partial likelihood over batches, which clipping a unit's own gradient "
-                "does not bound: it needs privacy.epsilon = inf"
-            )
-        return self
+            why = "a survival label is trained by a partial likelihood over batches, which clipping does not bound"
+            yield ("privacy", "epsilon"), f"{why}: it needs privacy.epsilon = inf"
 
     @property
     def feature_schema(self) -> FeatureSchema:
