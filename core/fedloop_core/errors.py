@@ -29,22 +29,29 @@ __all__ = [
     "ArtifactRefused",
     "AssignmentRefused",
     "BudgetExhausted",
+    "CertificateRefused",
     "ColumnMissing",
     "ColumnValueInvalid",
     "ConversionFailed",
     "DataError",
     "DataGateFailed",
     "DeviceError",
+    "DeviceRefused",
     "EnrollmentRefused",
     "EnvelopeRefused",
     "ExportError",
     "FedloopError",
+    "FeedbackRefused",
     "FileMissing",
     "GoldenMismatch",
+    "HubRefused",
+    "HubUnreachable",
     "InputRefused",
     "LabelUnknown",
     "MetadataRefused",
     "NoActiveModel",
+    "OutputRefused",
+    "PredictionUnknown",
     "PrivacyError",
     "PrivacyParameterInvalid",
     "QualityGateFailed",
@@ -226,6 +233,24 @@ class EnrollmentRefused(TrustError):
     wire_fields = frozenset({"reason"})
 
 
+class FeedbackRefused(TrustError):
+    """Feedback for another site than the one that a device pinned, beyond a limit, or out of order."""
+
+    code = "FL-TRUST-003"
+
+
+class DeviceRefused(TrustError):
+    """A device that is unknown here, revoked, or whose certificate has expired."""
+
+    code = "FL-TRUST-004"
+
+
+class CertificateRefused(TrustError):
+    """A key or certificate that cannot be read, does not fit its partner or has expired."""
+
+    code = "FL-TRUST-005"
+
+
 class RunError(FedloopError):
     """A run cannot start or go on."""
 
@@ -345,6 +370,31 @@ class SketchRefused(DeviceError):
 
     code = "FL-EDGE-010"
     wire_fields = frozenset({"reason"})
+
+
+class HubUnreachable(DeviceError):
+    """The hub cannot be reached, or broke off: the same call may work later."""
+
+    code = "FL-EDGE-006"
+
+
+class HubRefused(DeviceError):
+    """The hub refuses this device or this message; ``refusal`` is the hub's code."""
+
+    code = "FL-EDGE-007"
+    wire_fields = frozenset({"refusal"})
+
+
+class OutputRefused(DeviceError):
+    """The model's own answer is not finite: nothing is predicted."""
+
+    code = "FL-EDGE-008"
+
+
+class PredictionUnknown(DeviceError):
+    """A label for a prediction that this device did not make, no longer keeps, or has a label for."""
+
+    code = "FL-EDGE-009"
 
 
 class StorageError(FedloopError):

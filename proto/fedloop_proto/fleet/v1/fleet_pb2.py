@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"fedloop_proto/fleet/v1/fleet.proto\x12\x10\x66\x65\x64loop.fleet.v1\"\xb8\x01\n\rEnrollRequest\x12\r\n\x05token\x18\x01 \x01(\t\x12\x1b\n\x13\x63\x65rtificate_request\x18\x02 \x01(\x0c\x12\x0f\n\x07runtime\x18\x03 \x01(\t\x12;\n\x06labels\x18\x04 \x03(\x0b\x32+.fedloop.fleet.v1.EnrollRequest.LabelsEntry\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\x90\x01\n\x0e\x45nrollResponse\x12\x11\n\tdevice_id\x18\x01 \x01(\t\x12\x19\n\x11\x63\x65rtificate_chain\x18\x02 \x01(\x0c\x12\x1d\n\x15\x63\x65rtificate_authority\x18\x03 \x01(\x0c\x12\r\n\x05group\x18\x04 \x01(\t\x12\x0c\n\x04site\x18\x05 \x01(\t\x12\x14\n\x0ctrusted_root\x18\x06 \x01(\x0c\"3\n\x12GetMetadataRequest\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\r\"5\n\x13GetMetadataResponse\x12\r\n\x05\x66ound\x18\x01 \x01(\x08\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\x0c\"0\n\x0eGetBlobRequest\x12\x0e\n\x06sha256\x18\x01 \x01(\x0c\x12\x0e\n\x06offset\x18\x02 \x01(\x04\",\n\tBlobChunk\x12\x0e\n\x06offset\x18\x01 \x01(\x04\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\x0c\"&\n\x0cWatchRequest\x12\x16\n\x0eknown_revision\x18\x01 \x01(\x04\"\"\n\x0eReleaseChanged\x12\x10\n\x08revision\x18\x01 \x01(\x04\"\x97\x02\n\x0cStatusReport\x12\x10\n\x08queue_id\x18\x01 \x01(\t\x12\x10\n\x08sequence\x18\x02 \x01(\x04\x12,\n\x05state\x18\x03 \x01(\x0e\x32\x1d.fedloop.fleet.v1.DeviceState\x12\x0c\n\x04task\x18\x04 \x01(\t\x12\x0f\n\x07version\x18\x05 \x01(\r\x12\x17\n\x0fserving_version\x18\x06 \x01(\r\x12\x1a\n\x12\x61ssignment_counter\x18\x07 \x01(\x04\x12\x0c\n\x04\x63ode\x18\x08 \x01(\t\x12\x0e\n\x06\x64\x65tail\x18\t \x01(\t\x12\x0f\n\x07runtime\x18\n \x01(\t\x12\x1a\n\x12predictions_served\x18\x0b \x01(\x04\x12\x16\n\x0elatency_p50_us\x18\x0c \x01(\x01\"5\n\x0f\x41\x63knowledgement\x12\x10\n\x08queue_id\x18\x01 \x01(\t\x12\x10\n\x08sequence\x18\x02 \x01(\x04\"\xaf\x01\n\x06Sketch\x12\x0c\n\x04task\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\r\x12\x0e\n\x06window\x18\x03 \x01(\x04\x12\x16\n\x0eprofile_digest\x18\x04 \x01(\x0c\x12)\n\x07\x63olumns\x18\x05 \x03(\x0b\x32\x18.fedloop.fleet.v1.Counts\x12\x0c\n\x04rows\x18\x06 \x01(\x04\x12\x0f\n\x07missing\x18\x07 \x01(\x04\x12\x14\n\x0cout_of_range\x18\x08 \x01(\x04\"\x18\n\x06\x43ounts\x12\x0e\n\x06\x63ounts\x18\x01 \x03(\x04\"]\n\x0bSketchBatch\x12\x10\n\x08queue_id\x18\x01 \x01(\t\x12\x10\n\x08sequence\x18\x02 \x01(\x04\x12*\n\x08sketches\x18\x03 \x03(\x0b\x32\x18.fedloop.fleet.v1.Sketch*\xce\x01\n\x0b\x44\x65viceState\x12\x1c\n\x18\x44\x45VICE_STATE_UNSPECIFIED\x10\x00\x12\x15\n\x11\x44\x45VICE_STATE_IDLE\x10\x01\x12\x1c\n\x18\x44\x45VICE_STATE_DOWNLOADING\x10\x02\x12\x1a\n\x16\x44\x45VICE_STATE_VERIFYING\x10\x03\x12\x18\n\x14\x44\x45VICE_STATE_SERVING\x10\x04\x12\x18\n\x14\x44\x45VICE_STATE_REFUSED\x10\x05\x12\x1c\n\x18\x44\x45VICE_STATE_ROLLED_BACK\x10\x06\x32Y\n\nEnrollment\x12K\n\x06\x45nroll\x12\x1f.fedloop.fleet.v1.EnrollRequest\x1a .fedloop.fleet.v1.EnrollResponse2\xcf\x02\n\x05\x46leet\x12Z\n\x0bGetMetadata\x12$.fedloop.fleet.v1.GetMetadataRequest\x1a%.fedloop.fleet.v1.GetMetadataResponse\x12J\n\x07GetBlob\x12 .fedloop.fleet.v1.GetBlobRequest\x1a\x1b.fedloop.fleet.v1.BlobChunk0\x01\x12K\n\x05Watch\x12\x1e.fedloop.fleet.v1.WatchRequest\x1a .fedloop.fleet.v1.ReleaseChanged0\x01\x12Q\n\x0cReportStatus\x12\x1e.fedloop.fleet.v1.StatusReport\x1a!.fedloop.fleet.v1.Acknowledgement2b\n\x0eSharedFeedback\x12P\n\x0cSendSketches\x12\x1d.fedloop.fleet.v1.SketchBatch\x1a!.fedloop.fleet.v1.Acknowledgementb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"fedloop_proto/fleet/v1/fleet.proto\x12\x10\x66\x65\x64loop.fleet.v1\"\xb8\x01\n\rEnrollRequest\x12\r\n\x05token\x18\x01 \x01(\t\x12\x1b\n\x13\x63\x65rtificate_request\x18\x02 \x01(\x0c\x12\x0f\n\x07runtime\x18\x03 \x01(\t\x12;\n\x06labels\x18\x04 \x03(\x0b\x32+.fedloop.fleet.v1.EnrollRequest.LabelsEntry\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\x90\x01\n\x0e\x45nrollResponse\x12\x11\n\tdevice_id\x18\x01 \x01(\t\x12\x19\n\x11\x63\x65rtificate_chain\x18\x02 \x01(\x0c\x12\x1d\n\x15\x63\x65rtificate_authority\x18\x03 \x01(\x0c\x12\r\n\x05group\x18\x04 \x01(\t\x12\x0c\n\x04site\x18\x05 \x01(\t\x12\x14\n\x0ctrusted_root\x18\x06 \x01(\x0c\"3\n\x12GetMetadataRequest\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\r\"5\n\x13GetMetadataResponse\x12\r\n\x05\x66ound\x18\x01 \x01(\x08\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\x0c\"0\n\x0eGetBlobRequest\x12\x0e\n\x06sha256\x18\x01 \x01(\x0c\x12\x0e\n\x06offset\x18\x02 \x01(\x04\",\n\tBlobChunk\x12\x0e\n\x06offset\x18\x01 \x01(\x04\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\x0c\"&\n\x0cWatchRequest\x12\x16\n\x0eknown_revision\x18\x01 \x01(\x04\"\"\n\x0eReleaseChanged\x12\x10\n\x08revision\x18\x01 \x01(\x04\"\xa7\x02\n\x0cStatusReport\x12\x10\n\x08queue_id\x18\x01 \x01(\t\x12\x10\n\x08sequence\x18\x02 \x01(\x04\x12,\n\x05state\x18\x03 \x01(\x0e\x32\x1d.fedloop.fleet.v1.DeviceState\x12\x0c\n\x04task\x18\x04 \x01(\t\x12\x0f\n\x07version\x18\x05 \x01(\r\x12\x17\n\x0fserving_version\x18\x06 \x01(\r\x12\x1a\n\x12\x61ssignment_counter\x18\x07 \x01(\x04\x12\x0c\n\x04\x63ode\x18\x08 \x01(\t\x12\x0e\n\x06\x64\x65tail\x18\t \x01(\t\x12\x0f\n\x07runtime\x18\n \x01(\t\x12\x1a\n\x12predictions_served\x18\x0b \x01(\x04\x12\x16\n\x0elatency_p50_us\x18\x0c \x01(\x01\x12\x0e\n\x06oldest\x18\r \x01(\x04\"5\n\x0f\x41\x63knowledgement\x12\x10\n\x08queue_id\x18\x01 \x01(\t\x12\x10\n\x08sequence\x18\x02 \x01(\x04\"\xaf\x01\n\x06Sketch\x12\x0c\n\x04task\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\r\x12\x0e\n\x06window\x18\x03 \x01(\x04\x12\x16\n\x0eprofile_digest\x18\x04 \x01(\x0c\x12)\n\x07\x63olumns\x18\x05 \x03(\x0b\x32\x18.fedloop.fleet.v1.Counts\x12\x0c\n\x04rows\x18\x06 \x01(\x04\x12\x0f\n\x07missing\x18\x07 \x01(\x04\x12\x14\n\x0cout_of_range\x18\x08 \x01(\x04\"\x18\n\x06\x43ounts\x12\x0e\n\x06\x63ounts\x18\x01 \x03(\x04\"m\n\x0bSketchBatch\x12\x10\n\x08queue_id\x18\x01 \x01(\t\x12\x10\n\x08sequence\x18\x02 \x01(\x04\x12*\n\x08sketches\x18\x03 \x03(\x0b\x32\x18.fedloop.fleet.v1.Sketch\x12\x0e\n\x06oldest\x18\x04 \x01(\x04*\xce\x01\n\x0b\x44\x65viceState\x12\x1c\n\x18\x44\x45VICE_STATE_UNSPECIFIED\x10\x00\x12\x15\n\x11\x44\x45VICE_STATE_IDLE\x10\x01\x12\x1c\n\x18\x44\x45VICE_STATE_DOWNLOADING\x10\x02\x12\x1a\n\x16\x44\x45VICE_STATE_VERIFYING\x10\x03\x12\x18\n\x14\x44\x45VICE_STATE_SERVING\x10\x04\x12\x18\n\x14\x44\x45VICE_STATE_REFUSED\x10\x05\x12\x1c\n\x18\x44\x45VICE_STATE_ROLLED_BACK\x10\x06\x32Y\n\nEnrollment\x12K\n\x06\x45nroll\x12\x1f.fedloop.fleet.v1.EnrollRequest\x1a .fedloop.fleet.v1.EnrollResponse2\xcf\x02\n\x05\x46leet\x12Z\n\x0bGetMetadata\x12$.fedloop.fleet.v1.GetMetadataRequest\x1a%.fedloop.fleet.v1.GetMetadataResponse\x12J\n\x07GetBlob\x12 .fedloop.fleet.v1.GetBlobRequest\x1a\x1b.fedloop.fleet.v1.BlobChunk0\x01\x12K\n\x05Watch\x12\x1e.fedloop.fleet.v1.WatchRequest\x1a .fedloop.fleet.v1.ReleaseChanged0\x01\x12Q\n\x0cReportStatus\x12\x1e.fedloop.fleet.v1.StatusReport\x1a!.fedloop.fleet.v1.Acknowledgement2b\n\x0eSharedFeedback\x12P\n\x0cSendSketches\x12\x1d.fedloop.fleet.v1.SketchBatch\x1a!.fedloop.fleet.v1.Acknowledgementb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,8 +33,8 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_ENROLLREQUEST_LABELSENTRY']._loaded_options = None
   _globals['_ENROLLREQUEST_LABELSENTRY']._serialized_options = b'8\001'
-  _globals['_DEVICESTATE']._serialized_start=1307
-  _globals['_DEVICESTATE']._serialized_end=1513
+  _globals['_DEVICESTATE']._serialized_start=1339
+  _globals['_DEVICESTATE']._serialized_end=1545
   _globals['_ENROLLREQUEST']._serialized_start=57
   _globals['_ENROLLREQUEST']._serialized_end=241
   _globals['_ENROLLREQUEST_LABELSENTRY']._serialized_start=196
@@ -54,19 +54,19 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_RELEASECHANGED']._serialized_start=634
   _globals['_RELEASECHANGED']._serialized_end=668
   _globals['_STATUSREPORT']._serialized_start=671
-  _globals['_STATUSREPORT']._serialized_end=950
-  _globals['_ACKNOWLEDGEMENT']._serialized_start=952
-  _globals['_ACKNOWLEDGEMENT']._serialized_end=1005
-  _globals['_SKETCH']._serialized_start=1008
-  _globals['_SKETCH']._serialized_end=1183
-  _globals['_COUNTS']._serialized_start=1185
-  _globals['_COUNTS']._serialized_end=1209
-  _globals['_SKETCHBATCH']._serialized_start=1211
-  _globals['_SKETCHBATCH']._serialized_end=1304
-  _globals['_ENROLLMENT']._serialized_start=1515
-  _globals['_ENROLLMENT']._serialized_end=1604
-  _globals['_FLEET']._serialized_start=1607
-  _globals['_FLEET']._serialized_end=1942
-  _globals['_SHAREDFEEDBACK']._serialized_start=1944
-  _globals['_SHAREDFEEDBACK']._serialized_end=2042
+  _globals['_STATUSREPORT']._serialized_end=966
+  _globals['_ACKNOWLEDGEMENT']._serialized_start=968
+  _globals['_ACKNOWLEDGEMENT']._serialized_end=1021
+  _globals['_SKETCH']._serialized_start=1024
+  _globals['_SKETCH']._serialized_end=1199
+  _globals['_COUNTS']._serialized_start=1201
+  _globals['_COUNTS']._serialized_end=1225
+  _globals['_SKETCHBATCH']._serialized_start=1227
+  _globals['_SKETCHBATCH']._serialized_end=1336
+  _globals['_ENROLLMENT']._serialized_start=1547
+  _globals['_ENROLLMENT']._serialized_end=1636
+  _globals['_FLEET']._serialized_start=1639
+  _globals['_FLEET']._serialized_end=1974
+  _globals['_SHAREDFEEDBACK']._serialized_start=1976
+  _globals['_SHAREDFEEDBACK']._serialized_end=2074
 # @@protoc_insertion_point(module_scope)

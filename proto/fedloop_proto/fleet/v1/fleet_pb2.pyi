@@ -104,7 +104,7 @@ class ReleaseChanged(_message.Message):
     def __init__(self, revision: _Optional[int] = ...) -> None: ...
 
 class StatusReport(_message.Message):
-    __slots__ = ("queue_id", "sequence", "state", "task", "version", "serving_version", "assignment_counter", "code", "detail", "runtime", "predictions_served", "latency_p50_us")
+    __slots__ = ("queue_id", "sequence", "state", "task", "version", "serving_version", "assignment_counter", "code", "detail", "runtime", "predictions_served", "latency_p50_us", "oldest")
     QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
@@ -117,6 +117,7 @@ class StatusReport(_message.Message):
     RUNTIME_FIELD_NUMBER: _ClassVar[int]
     PREDICTIONS_SERVED_FIELD_NUMBER: _ClassVar[int]
     LATENCY_P50_US_FIELD_NUMBER: _ClassVar[int]
+    OLDEST_FIELD_NUMBER: _ClassVar[int]
     queue_id: str
     sequence: int
     state: DeviceState
@@ -129,7 +130,8 @@ class StatusReport(_message.Message):
     runtime: str
     predictions_served: int
     latency_p50_us: float
-    def __init__(self, queue_id: _Optional[str] = ..., sequence: _Optional[int] = ..., state: _Optional[_Union[DeviceState, str]] = ..., task: _Optional[str] = ..., version: _Optional[int] = ..., serving_version: _Optional[int] = ..., assignment_counter: _Optional[int] = ..., code: _Optional[str] = ..., detail: _Optional[str] = ..., runtime: _Optional[str] = ..., predictions_served: _Optional[int] = ..., latency_p50_us: _Optional[float] = ...) -> None: ...
+    oldest: int
+    def __init__(self, queue_id: _Optional[str] = ..., sequence: _Optional[int] = ..., state: _Optional[_Union[DeviceState, str]] = ..., task: _Optional[str] = ..., version: _Optional[int] = ..., serving_version: _Optional[int] = ..., assignment_counter: _Optional[int] = ..., code: _Optional[str] = ..., detail: _Optional[str] = ..., runtime: _Optional[str] = ..., predictions_served: _Optional[int] = ..., latency_p50_us: _Optional[float] = ..., oldest: _Optional[int] = ...) -> None: ...
 
 class Acknowledgement(_message.Message):
     __slots__ = ("queue_id", "sequence")
@@ -166,11 +168,13 @@ class Counts(_message.Message):
     def __init__(self, counts: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class SketchBatch(_message.Message):
-    __slots__ = ("queue_id", "sequence", "sketches")
+    __slots__ = ("queue_id", "sequence", "sketches", "oldest")
     QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     SKETCHES_FIELD_NUMBER: _ClassVar[int]
+    OLDEST_FIELD_NUMBER: _ClassVar[int]
     queue_id: str
     sequence: int
     sketches: _containers.RepeatedCompositeFieldContainer[Sketch]
-    def __init__(self, queue_id: _Optional[str] = ..., sequence: _Optional[int] = ..., sketches: _Optional[_Iterable[_Union[Sketch, _Mapping]]] = ...) -> None: ...
+    oldest: int
+    def __init__(self, queue_id: _Optional[str] = ..., sequence: _Optional[int] = ..., sketches: _Optional[_Iterable[_Union[Sketch, _Mapping]]] = ..., oldest: _Optional[int] = ...) -> None: ...

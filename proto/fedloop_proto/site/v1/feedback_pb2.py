@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n$fedloop_proto/site/v1/feedback.proto\x12\x0f\x66\x65\x64loop.site.v1\"\xb0\x01\n\x0fLabelledExample\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12\x15\n\rprediction_id\x18\x02 \x01(\t\x12\x0c\n\x04task\x18\x03 \x01(\t\x12\x0f\n\x07version\x18\x04 \x01(\r\x12\x11\n\tpredicted\x18\x05 \x01(\t\x12\r\n\x05label\x18\x06 \x01(\t\x12\x0c\n\x04unit\x18\x07 \x01(\t\x12\x15\n\robserved_unix\x18\x08 \x01(\x03\x12\x0e\n\x06inputs\x18\t \x01(\x0c\"c\n\rLabelledBatch\x12\x10\n\x08queue_id\x18\x01 \x01(\t\x12\x0c\n\x04site\x18\x02 \x01(\t\x12\x32\n\x08\x65xamples\x18\x03 \x03(\x0b\x32 .fedloop.site.v1.LabelledExample\"j\n\x17LabelledAcknowledgement\x12\x10\n\x08queue_id\x18\x01 \x01(\t\x12\x10\n\x08sequence\x18\x02 \x01(\x04\x12+\n\x08rejected\x18\x03 \x03(\x0b\x32\x19.fedloop.site.v1.Rejected\"*\n\x08Rejected\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12\x0c\n\x04\x63ode\x18\x02 \x01(\t2h\n\x0cSiteFeedback\x12X\n\x0cSendLabelled\x12\x1e.fedloop.site.v1.LabelledBatch\x1a(.fedloop.site.v1.LabelledAcknowledgementb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n$fedloop_proto/site/v1/feedback.proto\x12\x0f\x66\x65\x64loop.site.v1\"\xb0\x01\n\x0fLabelledExample\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12\x15\n\rprediction_id\x18\x02 \x01(\t\x12\x0c\n\x04task\x18\x03 \x01(\t\x12\x0f\n\x07version\x18\x04 \x01(\r\x12\x11\n\tpredicted\x18\x05 \x01(\t\x12\r\n\x05label\x18\x06 \x01(\t\x12\x0c\n\x04unit\x18\x07 \x01(\t\x12\x15\n\robserved_unix\x18\x08 \x01(\x03\x12\x0e\n\x06inputs\x18\t \x01(\x0c\"s\n\rLabelledBatch\x12\x10\n\x08queue_id\x18\x01 \x01(\t\x12\x0c\n\x04site\x18\x02 \x01(\t\x12\x32\n\x08\x65xamples\x18\x03 \x03(\x0b\x32 .fedloop.site.v1.LabelledExample\x12\x0e\n\x06oldest\x18\x04 \x01(\x04\"j\n\x17LabelledAcknowledgement\x12\x10\n\x08queue_id\x18\x01 \x01(\t\x12\x10\n\x08sequence\x18\x02 \x01(\x04\x12+\n\x08rejected\x18\x03 \x03(\x0b\x32\x19.fedloop.site.v1.Rejected\"*\n\x08Rejected\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12\x0c\n\x04\x63ode\x18\x02 \x01(\t2h\n\x0cSiteFeedback\x12X\n\x0cSendLabelled\x12\x1e.fedloop.site.v1.LabelledBatch\x1a(.fedloop.site.v1.LabelledAcknowledgementb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,11 +34,11 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_LABELLEDEXAMPLE']._serialized_start=58
   _globals['_LABELLEDEXAMPLE']._serialized_end=234
   _globals['_LABELLEDBATCH']._serialized_start=236
-  _globals['_LABELLEDBATCH']._serialized_end=335
-  _globals['_LABELLEDACKNOWLEDGEMENT']._serialized_start=337
-  _globals['_LABELLEDACKNOWLEDGEMENT']._serialized_end=443
-  _globals['_REJECTED']._serialized_start=445
-  _globals['_REJECTED']._serialized_end=487
-  _globals['_SITEFEEDBACK']._serialized_start=489
-  _globals['_SITEFEEDBACK']._serialized_end=593
+  _globals['_LABELLEDBATCH']._serialized_end=351
+  _globals['_LABELLEDACKNOWLEDGEMENT']._serialized_start=353
+  _globals['_LABELLEDACKNOWLEDGEMENT']._serialized_end=459
+  _globals['_REJECTED']._serialized_start=461
+  _globals['_REJECTED']._serialized_end=503
+  _globals['_SITEFEEDBACK']._serialized_start=505
+  _globals['_SITEFEEDBACK']._serialized_end=609
 # @@protoc_insertion_point(module_scope)

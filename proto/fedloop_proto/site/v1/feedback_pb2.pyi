@@ -29,14 +29,16 @@ class LabelledExample(_message.Message):
     def __init__(self, sequence: _Optional[int] = ..., prediction_id: _Optional[str] = ..., task: _Optional[str] = ..., version: _Optional[int] = ..., predicted: _Optional[str] = ..., label: _Optional[str] = ..., unit: _Optional[str] = ..., observed_unix: _Optional[int] = ..., inputs: _Optional[bytes] = ...) -> None: ...
 
 class LabelledBatch(_message.Message):
-    __slots__ = ("queue_id", "site", "examples")
+    __slots__ = ("queue_id", "site", "examples", "oldest")
     QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
     SITE_FIELD_NUMBER: _ClassVar[int]
     EXAMPLES_FIELD_NUMBER: _ClassVar[int]
+    OLDEST_FIELD_NUMBER: _ClassVar[int]
     queue_id: str
     site: str
     examples: _containers.RepeatedCompositeFieldContainer[LabelledExample]
-    def __init__(self, queue_id: _Optional[str] = ..., site: _Optional[str] = ..., examples: _Optional[_Iterable[_Union[LabelledExample, _Mapping]]] = ...) -> None: ...
+    oldest: int
+    def __init__(self, queue_id: _Optional[str] = ..., site: _Optional[str] = ..., examples: _Optional[_Iterable[_Union[LabelledExample, _Mapping]]] = ..., oldest: _Optional[int] = ...) -> None: ...
 
 class LabelledAcknowledgement(_message.Message):
     __slots__ = ("queue_id", "sequence", "rejected")
