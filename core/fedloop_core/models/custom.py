@@ -1,0 +1,82 @@
+"""A model of the user's own: what ``module:factory`` returns, checked before anything is trained with it."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from fedloop_core.encoding import InputEncoder
+from fedloop_core.errors import TaskInvalid
+from fedloop_core.models.model import TaskModel
+from fedloop_core.schema import FeatureSchema
+from fedloop_core.task.document import CustomModel
+
+__all__ = ["custom_network"]
+
+_TRIAL_ROWS = 2
+
+
+def custom_network(schema: FeatureSchema, model: CustomModel) -> nn.Module:
+    """Calls the factory with the schema; the module becomes the backbone of a ``TaskModel``.
+
+    Raises:
+        TaskInvalid: the factory cannot be imported or raises; it returns no module, one with BatchNorm, one whose
+            parameters are not float32, or one that does not give ``[rows, outputs]``.
+    """
+    factory = _factory(model)
+    with _author_code(f"model factory {model.factory!r} raises"):
+        network = factory(schema)
+    if not isinstance(network, nn.Module):
+        raise TaskInvalid(
+            f"model factory {model.factory!r} returns {type(network).__name__}.", hint="Return a torch.nn.Module."
+        )
+    normed = [name for name, module in network.named_modules() if isinstance(module, _BatchNorm)]
+    if normed:
+        raise TaskInvalid(
+            f"the model of {model.factory!r} has BatchNorm at {', '.join(normed)}.",
+            hint="BatchNorm mixes rows, which no privacy budget covers: use GroupNorm.",
+        )
+    odd = [name for name, parameter in network.named_parameters() if parameter.dtype != torch.float32]
+    if odd:
+        raise TaskInvalid(f"the model of {model.factory!r} has parameters that are not float32: {', '.join(odd)}.")
+    _try(network, schema, model)
+    return network
+
+
+def _factory(model: CustomModel) -> Callable[[FeatureSchema], object]:
+    module, _, name = model.factory.partition(":")
+    with _author_code(f"model factory {model.factory!r} cannot be imported"):
+        found = getattr(importlib.import_module(module), name)
+    if not callable(found):
+        raise TaskInvalid(f"model factory {model.factory!r} is not a function.")
+    factory: Callable[[FeatureSchema], object] = found
+    return factory
+
+
+def _try(network: nn.Module, schema: FeatureSchema, model: CustomModel) -> None:
+    inputs = [
+        torch.zeros((_TRIAL_ROWS, *spec.shape), dtype=getattr(torch, spec.dtype))
+        for spec in InputEncoder(schema).inputs
+    ]
+    with _author_code(f"the model of {model.factory!r} raises on {_TRIAL_ROWS} rows of zeros"), torch.no_grad():
+        outputs = TaskModel(schema, network)(*inputs)
+    shape = tuple(outputs.shape) if isinstance(outputs, torch.Tensor) else type(outputs).__name__
+    if shape != (_TRIAL_ROWS, schema.outputs):
+        raise TaskInvalid(
+            f"the model of {model.factory!r} gives {shape} for {_TRIAL_ROWS} rows; "
+            f"{(_TRIAL_ROWS, schema.outputs)} is needed."
+        )
+
+
+@contextmanager
+def _author_code(what: str) -> Iterator[None]:
+    """The author's code may raise anything: whatever it is, the task is at fault."""
+    try:
+        yield
+    except Exception as error:
+        raise TaskInvalid(f"{what}: {type(error).__name__}: {error}") from error
