@@ -1,0 +1,38 @@
+"""The relay: a Flower ClientApp that hands each question to the site daemon and returns what it answers.
+
+It imports no torch, holds no data and decides nothing: the daemon trusts neither it nor whoever sent the message, it acts
+on signed envelopes alone.
+"""
+
+from __future__ import annotations
+
+from flwr.app import Context, Message
+from flwr.clientapp import ClientApp
+
+from fedloop_clients.endpoint import Question, SiteEndpoint
+from fedloop_core.federation.records import DESCRIBE, IDENTIFY, MOMENTS, pack, unpack
+
+__all__ = ["SITE_KEY", "relay"]
+
+SITE_KEY = "site"  # the key of a node's configuration that holds the site's name
+
+
+def relay(endpoint: SiteEndpoint) -> ClientApp:
+    """A ClientApp in front of one site's endpoint."""
+    app = ClientApp()
+
+    def identify(message: Message, context: Context) -> Message:
+        name = str(context.node_config[SITE_KEY])
+        return Message(pack(name.encode(), {}), reply_to=message)
+
+    def answer(message: Message, context: Context) -> Message:  # noqa: ARG001  Flower calls with both
+        envelope, arrays = unpack(message.content)
+        reply = endpoint.answer(Question(envelope, arrays))
+        return Message(pack(reply.answer, reply.arrays), reply_to=message)
+
+    app.query(IDENTIFY.split(".")[1])(identify)
+    app.query(DESCRIBE.split(".")[1])(answer)
+    app.query(MOMENTS.split(".")[1])(answer)
+    app.train()(answer)
+    app.evaluate()(answer)
+    return app

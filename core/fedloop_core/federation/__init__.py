@@ -1,0 +1,1 @@
+"""How questions and answers ride in Flower messages; the only part of core that imports flwr."""

@@ -1,0 +1,84 @@
+"""What the server does with the sums of a round: a pure step from one model to the next."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedloop_core.arrays import ArraySpec, NamedArrays
+from fedloop_core.errors import RunError
+from fedloop_core.task.document import FederatedAveraging, NewtonRaphson, Task
+from fedloop_server.aggregation.fixed_point import FixedPointSum
+
+__all__ = ["Algorithm", "Averaging", "Newton", "algorithm_of"]
+
+# Sums of Newton's derivatives: values of scaled features are of order 1 to 100, so sums over a million rows stay below
+# 2**34, which leaves 28 bits (4e-9 of one row's term) even then. For small federations the bound follows their rows.
+_LARGEST_TERM = 2.0**10
+
+
+class Algorithm(Protocol):
+    """One way of learning: which sums it needs, and how they move the model."""
+
+    def accumulator(self, model: NamedArrays, total_weight: int) -> FixedPointSum:
+        """An empty sum for one round."""
+
+    def step(self, model: NamedArrays, sums: FixedPointSum) -> dict[str, NDArray[np.generic]]:
+        """The model after the round."""
+
+
+class Averaging:
+    """FedAvg and FedProx (McMahan 2017, arXiv 1602.05629): the model moves by the weighted mean of the updates."""
+
+    def __init__(self, training: FederatedAveraging, maximum_norm: float) -> None:
+        self._rate = training.server_learning_rate
+        self._maximum_norm = maximum_norm
+
+    def accumulator(self, model: NamedArrays, total_weight: int) -> FixedPointSum:
+        """Values of an update are bounded by its norm, which the update gate bounds."""
+        return FixedPointSum(ArraySpec.of(model), largest_value=self._maximum_norm, total_weight=total_weight)
+
+    def step(self, model: NamedArrays, sums: FixedPointSum) -> dict[str, NDArray[np.generic]]:
+        """``model + server_learning_rate * mean`` in float64, then rounded to the model's dtype."""
+        mean = sums.mean()
+        return {
+            name: (array.astype(np.float64) + self._rate * mean[name]).astype(array.dtype)
+            for name, array in model.items()
+        }
+
+
+class Newton:
+    """Newton-Raphson by exact sums: ``theta + solve(H + ridge * I, g)``."""
+
+    def __init__(self, training: NewtonRaphson, rows: int) -> None:
+        self._ridge = training.ridge
+        self._rows = rows
+
+    def accumulator(self, model: NamedArrays, total_weight: int) -> FixedPointSum:
+        """Sums of ``gradient`` [k] and ``hessian`` [k, k]; every site has weight 1."""
+        size = model["theta"].size
+        spec = ArraySpec(("gradient", "hessian"), ((size,), (size, size)), ("float64", "float64"))
+        return FixedPointSum(spec, largest_value=_LARGEST_TERM * max(self._rows, 1), total_weight=total_weight)
+
+    def step(self, model: NamedArrays, sums: FixedPointSum) -> dict[str, NDArray[np.generic]]:
+        """One Newton step.
+
+        Raises:
+            RunError: the Hessian is singular, which a ridge above 0 prevents.
+        """
+        total = sums.sum()
+        hessian = total["hessian"] + self._ridge * np.eye(model["theta"].size)
+        try:
+            move = np.linalg.solve(hessian, total["gradient"])
+        except np.linalg.LinAlgError as error:
+            raise RunError("the Hessian is singular.", hint="Set training.ridge above 0.") from error
+        return {"theta": model["theta"].astype(np.float64) + move}
+
+
+def algorithm_of(task: Task, rows: int) -> Algorithm:
+    """The algorithm that a task asks for; ``rows`` is the number of training rows over all sites."""
+    if isinstance(task.training, NewtonRaphson):
+        return Newton(task.training, rows)
+    return Averaging(task.training, task.gates.update.maximum_norm)

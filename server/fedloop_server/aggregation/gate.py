@@ -1,0 +1,30 @@
+"""The update gate: what a reply must be before it touches the sum."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from fedloop_core.arrays import ArraySpec, NamedArrays
+from fedloop_core.errors import UpdateRefused
+
+__all__ = ["check_update", "norm"]
+
+
+def norm(arrays: NamedArrays) -> float:
+    """L2 norm over all values of all arrays, in float64."""
+    return math.sqrt(sum(float(np.vdot(a, a)) for a in (x.astype(np.float64) for x in arrays.values())))
+
+
+def check_update(arrays: NamedArrays, spec: ArraySpec, *, maximum_norm: float) -> float:
+    """Checks one update and returns its L2 norm.
+
+    Raises:
+        UpdateRefused: exact names and order, shapes, dtypes, finite values, or the norm.
+    """
+    spec.check(arrays)
+    length = norm(arrays)
+    if not length <= maximum_norm:
+        raise UpdateRefused(f"the update has norm {length:.3g}; at most {maximum_norm:g} is allowed.", reason="norm")
+    return length

@@ -1,0 +1,202 @@
+"""Asking sites over Flower's Grid and taking their answers one by one as they arrive.
+
+One message for each site; one message id a pull, since the grid hands over every ready reply of the ids it is given and
+memory would grow with the number of sites. A reply that is not what was asked for becomes a failure of that site and never
+an exception: one bad site does not stop the others.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from flwr.app import Message
+from flwr.serverapp import Grid
+from google.protobuf.message import DecodeError
+from numpy.typing import NDArray
+
+from fedloop_core.arrays import NamedArrays, digest
+from fedloop_core.errors import FedloopError, UpdateRefused
+from fedloop_core.federation.records import DESCRIBE, EVALUATE, IDENTIFY, MOMENTS, TRAIN, pack, unpack
+from fedloop_core.keys import SigningKey, seal
+from fedloop_proto.coordination.v1.coordination_pb2 import Answer, Instruction
+
+__all__ = ["Exchange", "SiteAnswer", "SiteFailure"]
+
+_MESSAGE_TYPES: Mapping[str, str] = {
+    "describe_data": DESCRIBE,
+    "collect_moments": MOMENTS,
+    "train_locally": TRAIN,
+    "sum_derivatives": TRAIN,
+    "evaluate_artifact": EVALUATE,
+}
+_NO_REPLY = "FL-RUN-010"
+_BROKEN_REPLY = "FL-RUN-011"
+
+
+@dataclass(frozen=True)
+class SiteAnswer:
+    """What a site answered, checked to belong to the question."""
+
+    site: str
+    answer: Answer
+    arrays: dict[str, NDArray[np.generic]]
+
+
+@dataclass(frozen=True)
+class SiteFailure:
+    """Why a site has no answer: a code, the fields that it sent along, and a sentence."""
+
+    site: str
+    code: str
+    fields: Mapping[str, str]
+    reason: str
+
+
+class Exchange:
+    """Questions and answers of one attempt of a run.
+
+    ``clock`` is monotonic seconds; ``now_unix`` wall seconds for the expiry of instructions.
+    """
+
+    def __init__(
+        self,
+        grid: Grid,
+        key: SigningKey,
+        *,
+        run_id: str,
+        attempt: int,
+        task_digest: bytes,
+        clock: Callable[[], float] = time.monotonic,
+        now_unix: Callable[[], float] = time.time,
+        poll_seconds: float = 0.05,
+    ) -> None:
+        self._grid = grid
+        self._key = key
+        self._run_id = run_id
+        self._attempt = attempt
+        self._task_digest = task_digest
+        self._clock = clock
+        self._now_unix = now_unix
+        self._poll_seconds = poll_seconds
+        self._nodes: dict[str, int] = {}
+
+    @property
+    def sites(self) -> tuple[str, ...]:
+        """Names of the sites that identified themselves, sorted."""
+        return tuple(sorted(self._nodes))
+
+    def gather(self, expected: int, deadline_seconds: float) -> tuple[str, ...]:
+        """Waits until ``expected`` sites are there or the deadline has passed; returns their names, sorted."""
+        deadline = self._clock() + deadline_seconds
+        while True:
+            strangers = sorted(set(self._grid.get_node_ids()) - set(self._nodes.values()))
+            if strangers:
+                self._identify(strangers, deadline)
+            if len(self._nodes) >= expected or self._clock() >= deadline:
+                return self.sites
+            time.sleep(self._poll_seconds)
+
+    def ask(
+        self,
+        round_number: int,
+        work: Mapping[str, Instruction],
+        arrays: NamedArrays,
+        *,
+        deadline_seconds: float,
+    ) -> Iterator[SiteAnswer | SiteFailure]:
+        """Asks each site of ``work`` its instruction, in which only the work itself is filled in.
+
+        Yields as answers arrive; after the deadline the silent sites are yielded as failures, so that every site of
+        ``work`` is yielded exactly once. The order is not fixed.
+        """
+        deadline = self._clock() + deadline_seconds
+        arrays_digest = digest(arrays)
+        bodies: dict[str, bytes] = {}
+        messages = []
+        for site, instruction in work.items():
+            instruction.run_id = self._run_id
+            instruction.attempt = self._attempt
+            instruction.round = round_number
+            instruction.site = site
+            instruction.task_digest = self._task_digest
+            instruction.arrays_digest = arrays_digest
+            instruction.expires_unix = int(self._now_unix() + deadline_seconds) + 1
+            bodies[site] = instruction.SerializeToString(deterministic=True)
+            message_type = _MESSAGE_TYPES[str(instruction.WhichOneof("work"))]
+            messages.append(self._message(site, message_type, seal(instruction, self._key), arrays, deadline_seconds))
+        identifiers = list(self._grid.push_messages(messages))
+        waiting = dict(zip(work, identifiers, strict=True))
+        for site, reply in self._replies(waiting, deadline):
+            yield self._read(site, round_number, hashlib.sha256(bodies[site]).digest(), reply)
+        for site in waiting:
+            yield SiteFailure(site, _NO_REPLY, {}, f"no answer within {deadline_seconds:g} s")
+
+    def _replies(self, waiting: dict[str, str], deadline: float) -> Iterator[tuple[str, Message]]:
+        """Yields replies as they come and takes their sites out of ``waiting``."""
+        while waiting:
+            arrived = False
+            for site, identifier in list(waiting.items()):
+                for reply in self._grid.pull_messages([identifier]):
+                    del waiting[site]
+                    arrived = True
+                    yield site, reply
+            if not waiting or self._clock() >= deadline:
+                return
+            if not arrived:
+                time.sleep(self._poll_seconds)
+
+    def _read(self, site: str, round_number: int, body_digest: bytes, reply: Message) -> SiteAnswer | SiteFailure:
+        if reply.has_error():
+            code = reply.error.code
+            return SiteFailure(site, _BROKEN_REPLY, {}, f"its client app failed (Flower error {code})")
+        try:
+            body, arrays = unpack(reply.content)
+            answer = Answer.FromString(body)
+            self._check(site, round_number, body_digest, answer, arrays)
+        except DecodeError:
+            return SiteFailure(site, _BROKEN_REPLY, {}, "its answer cannot be read")
+        except FedloopError as error:
+            return SiteFailure(site, error.code, error.wire().fields, error.message)
+        if answer.WhichOneof("result") == "refusal":
+            fields = dict(answer.refusal.fields)
+            said = ", ".join(f"{name} {value}" for name, value in sorted(fields.items()))
+            return SiteFailure(site, answer.refusal.code, fields, f"it refused{f': {said}' if said else ''}")
+        return SiteAnswer(site, answer, arrays)
+
+    def _check(
+        self,
+        site: str,
+        round_number: int,
+        body_digest: bytes,
+        answer: Answer,
+        arrays: NamedArrays,
+    ) -> None:
+        """Refuses an answer to another question. One kept from an earlier attempt has that attempt's digest."""
+        if (answer.run_id, answer.round, answer.site) != (self._run_id, round_number, site):
+            raise UpdateRefused(
+                f"the answer is of run {answer.run_id!r}, round {answer.round}, site {answer.site!r}.",
+                reason="question",
+            )
+        if answer.attempt > self._attempt or (
+            answer.attempt == self._attempt and answer.instruction_digest != body_digest
+        ):
+            raise UpdateRefused("the answer is to another instruction.", reason="question")
+        if answer.arrays_digest != digest(arrays):
+            raise UpdateRefused("the arrays are not those that the answer names.", reason="digest")
+
+    def _identify(self, nodes: list[int], deadline: float) -> None:
+        messages = [Message(pack(b"", {}), node, IDENTIFY, ttl=max(deadline - self._clock(), 1.0)) for node in nodes]
+        waiting = {
+            str(node): identifier for node, identifier in zip(nodes, self._grid.push_messages(messages), strict=True)
+        }
+        for node, reply in self._replies(waiting, min(deadline, self._clock() + 30.0)):
+            if not reply.has_error():
+                name, _ = unpack(reply.content)
+                self._nodes[name.decode("utf-8", "replace")] = int(node)
+
+    def _message(self, site: str, message_type: str, envelope: bytes, arrays: NamedArrays, ttl: float) -> Message:
+        return Message(pack(envelope, arrays), self._nodes[site], message_type, ttl=ttl)

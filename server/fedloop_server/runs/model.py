@@ -1,0 +1,168 @@
+"""The model of a run as arrays: what rounds move, and the scaler that travels beside it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedloop_core.arrays import NamedArrays
+from fedloop_core.models import initial_arrays
+from fedloop_core.scaling import SCALER_DEVIATION, SCALER_MEAN, Scaler
+from fedloop_core.schema import FeatureSchema
+from fedloop_core.task.document import NewtonRaphson, Task
+
+__all__ = ["AveragedModel", "NewtonModel", "RunModel", "model_of"]
+
+Arrays = dict[str, NDArray[np.generic]]
+
+
+class RunModel(Protocol):
+    """Arrays of a run. ``trained`` is replaced after each round; the scaler is fixed before the first."""
+
+    trained: Arrays
+
+    @property
+    def wants_moments(self) -> bool:
+        """Whether sites must be asked for sums before training."""
+
+    @property
+    def scaled_columns(self) -> int:
+        """Number of columns whose moments are asked for."""
+
+    @property
+    def largest_moment(self) -> float:
+        """No site's sum is greater: a bound from public ranges for a million rows."""
+
+    def set_moments(self, total: NDArray[np.float64], squares: NDArray[np.float64], count: NDArray[np.float64]) -> None:
+        """Fixes the scaler from sums over all sites' training rows."""
+
+    def all_arrays(self) -> Arrays:
+        """Trained arrays, then the scaler's: what is sent, stored and exported."""
+
+    def load(self, arrays: NamedArrays) -> None:
+        """Takes over what ``all_arrays`` gave."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of ``all_arrays`` in order."""
+
+
+class AveragedModel:
+    """The trainable parameters of the task's torch model."""
+
+    def __init__(self, task: Task, seed: int, warm: NamedArrays | None = None) -> None:
+        self._schema = task.feature_schema
+        self._scaling = task.preprocessing.scaling
+        self._warm = warm is not None
+        self.trained: Arrays = initial_arrays(task, seed)
+        self._scaler = Scaler.from_ranges(self._schema)
+        if self._scaling == "per-site":
+            self._scaler = Scaler.identity(self._schema)
+        if warm is not None:
+            self.load(warm)
+
+    @property
+    def wants_moments(self) -> bool:
+        """Only a fresh run with federated scaling asks: a warm one keeps the scaler that its weights know."""
+        return self._scaling == "federated" and bool(self._schema.numeric) and not self._warm
+
+    @property
+    def scaled_columns(self) -> int:
+        """Every numeric feature."""
+        return len(self._schema.numeric)
+
+    @property
+    def largest_moment(self) -> float:
+        """From the widest public range."""
+        return _largest_moment(self._schema)
+
+    def set_moments(self, total: NDArray[np.float64], squares: NDArray[np.float64], count: NDArray[np.float64]) -> None:
+        """A scaler kept inside the public ranges."""
+        self._scaler = Scaler.from_moments(self._schema, total, squares, count)
+
+    def all_arrays(self) -> Arrays:
+        """Parameters in the model's order, then ``scaler.mean`` and ``scaler.deviation`` where numbers are scaled."""
+        return {**self.trained, **(self._scaler.arrays() if self._schema.numeric else {})}
+
+    def load(self, arrays: NamedArrays) -> None:
+        """Takes over parameters and scaler."""
+        self.trained = {name: np.array(arrays[name]) for name in self.trained}
+        if self._schema.numeric:
+            self._scaler = Scaler.from_arrays(arrays)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of ``all_arrays`` in order."""
+        return tuple(self.all_arrays())
+
+
+class NewtonModel:
+    """Coefficients of a logistic regression on the design matrix: intercept, numbers, categories without their first."""
+
+    def __init__(self, task: Task, warm: NamedArrays | None = None) -> None:
+        self._schema = task.feature_schema
+        self._scaling = task.preprocessing.scaling
+        self._mean = np.zeros(self.scaled_columns)
+        self._deviation = np.ones(self.scaled_columns)
+        self.trained: Arrays = {"theta": np.zeros(1 + self.scaled_columns)}
+        if self._scaling == "range":
+            scaler = Scaler.from_ranges(self._schema)
+            self._mean[: len(self._schema.numeric)] = scaler.mean
+            self._deviation[: len(self._schema.numeric)] = scaler.deviation
+        if warm is not None:
+            self.load(warm)
+
+    @property
+    def wants_moments(self) -> bool:
+        """With federated scaling every column of the design is scaled, dummies too."""
+        return self._scaling == "federated"
+
+    @property
+    def scaled_columns(self) -> int:
+        """Numbers, then for each category its codes but the first."""
+        return len(self._schema.numeric) + sum(f.cardinality - 1 for f in self._schema.categorical)
+
+    @property
+    def largest_moment(self) -> float:
+        """From the widest public range."""
+        return _largest_moment(self._schema)
+
+    def set_moments(self, total: NDArray[np.float64], squares: NDArray[np.float64], count: NDArray[np.float64]) -> None:
+        """Mean and sample deviation (``count - 1``), in float64."""
+        self._mean = total / count
+        variance = (squares - count * self._mean**2) / (count - 1)
+        self._deviation = np.sqrt(np.maximum(variance, 0.0)) + 1e-9
+
+    def all_arrays(self) -> Arrays:
+        """``theta``, ``scaler.mean``, ``scaler.deviation``, all float64."""
+        return {**self.trained, SCALER_MEAN: self._mean, SCALER_DEVIATION: self._deviation}
+
+    def load(self, arrays: NamedArrays) -> None:
+        """Takes over coefficients and scaler."""
+        self.trained = {"theta": np.array(arrays["theta"])}
+        self._mean = np.array(arrays[SCALER_MEAN], dtype=np.float64)
+        self._deviation = np.array(arrays[SCALER_DEVIATION], dtype=np.float64)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of ``all_arrays`` in order."""
+        return tuple(self.all_arrays())
+
+
+def model_of(task: Task, seed: int, warm: Mapping[str, NDArray[np.generic]] | None = None) -> RunModel:
+    """The run's model: fresh from ``seed``, or from the arrays of an earlier version."""
+    if isinstance(task.training, NewtonRaphson):
+        return NewtonModel(task, warm)
+    return AveragedModel(task, seed, warm)
+
+
+_ROWS = 1_000_000
+
+
+def _largest_moment(schema: FeatureSchema) -> float:
+    widest = max([1.0, *(max(abs(bound) for bound in feature.range) for feature in schema.numeric)])
+    return math.ldexp(1.0, math.ceil(math.log2(_ROWS * max(widest, widest**2))))

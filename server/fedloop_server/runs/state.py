@@ -1,0 +1,260 @@
+"""The state of a run as a pure fold over its events.
+
+``apply(state, event)`` is the only way that a state changes; it knows no network, disk or clock. The journal is the list of
+events, so a run that lost its process is exactly the fold of what was journalled.
+
+Order of events::
+
+    AttemptStarted  SiteAdmitted* SiteLeftOut*  ScalerFixed
+    ( RoundOpened  SiteLeftOut*  RoundClosed )*
+    VersionRegistered  GateDecided*
+    RunFinished | RunFailed
+
+A new ``AttemptStarted`` may come anywhere: a round that was open then is opened again.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Annotated, Literal
+
+from pydantic import Field, TypeAdapter
+
+from fedloop_core.strict import Strict
+
+__all__ = [
+    "AttemptStarted",
+    "Event",
+    "EventAdapter",
+    "GateDecided",
+    "LeftOut",
+    "Measured",
+    "Member",
+    "Phase",
+    "RoundClosed",
+    "RoundOpened",
+    "RunFailed",
+    "RunFinished",
+    "RunState",
+    "ScalerFixed",
+    "SiteAdmitted",
+    "SiteLeftOut",
+    "SiteSpend",
+    "VersionRegistered",
+    "apply",
+]
+
+
+class Phase(enum.StrEnum):
+    """Where a run is."""
+
+    GATHERING = "gathering"
+    TRAINING = "training"
+    RELEASING = "releasing"
+    FINISHED = "finished"
+    FAILED = "failed"
+
+
+class Member(Strict):
+    """A site that may take part: its agreed weight, and what it said of its data."""
+
+    site: str
+    weight: Annotated[int, Field(ge=1)]
+    rows: int
+    rows_noised: bool
+    data_fingerprint: str
+
+
+class LeftOut(Strict):
+    """A site that was left out of a round (0: of the run) and why, as a code and a sentence."""
+
+    site: str
+    round: int
+    code: str
+    reason: str
+
+
+class Measured(Strict):
+    """Counts of right and wrong answers at one site, noised by discrete Laplace of scale ``noise_scale`` when above 0."""
+
+    site: str
+    right: float
+    wrong: float
+    noise_scale: float = 0.0
+
+
+class SiteSpend(Strict):
+    """Epsilon that a site has spent: on training rows in this run and for life, and on evaluation rows for life."""
+
+    site: str
+    run_epsilon: float
+    lifetime_epsilon: float
+    budget: float | None
+    delta: float
+    evaluation_epsilon: float
+
+
+class AttemptStarted(Strict):
+    """A process took the run up."""
+
+    event: Literal["attempt-started"] = "attempt-started"
+    attempt: Annotated[int, Field(ge=1)]
+    unix: float
+
+
+class SiteAdmitted(Strict):
+    """A site passed its data gate and takes part."""
+
+    event: Literal["site-admitted"] = "site-admitted"
+    member: Member
+
+
+class SiteLeftOut(Strict):
+    """A site does not take part in the run or in the open round."""
+
+    event: Literal["site-left-out"] = "site-left-out"
+    left_out: LeftOut
+
+
+class ScalerFixed(Strict):
+    """The features' scaling is known; the checkpoint of round 0 holds it with the initial weights."""
+
+    event: Literal["scaler-fixed"] = "scaler-fixed"
+    checkpoint: str
+
+
+class RoundOpened(Strict):
+    """The question of a round is about to be asked."""
+
+    event: Literal["round-opened"] = "round-opened"
+    round: Annotated[int, Field(ge=1)]
+    asked: tuple[str, ...]
+    unix: float
+
+
+class RoundClosed(Strict):
+    """A round ended and its model is safe: ``checkpoint`` is the file, ``digest`` the arrays' own."""
+
+    event: Literal["round-closed"] = "round-closed"
+    round: Annotated[int, Field(ge=1)]
+    folded: tuple[str, ...]
+    checkpoint: str
+    digest: str
+    measured: tuple[Measured, ...] = ()
+    spends: tuple[SiteSpend, ...] = ()
+    unix: float
+
+
+class VersionRegistered(Strict):
+    """The registry holds the version and its artifacts."""
+
+    event: Literal["version-registered"] = "version-registered"
+    version: Annotated[int, Field(ge=1)]
+
+
+class GateDecided(Strict):
+    """The quality gate decided on the version."""
+
+    event: Literal["gate-decided"] = "gate-decided"
+    released: bool
+    reasons: tuple[str, ...]
+
+
+class RunFinished(Strict):
+    """The run is over and did what it was asked."""
+
+    event: Literal["run-finished"] = "run-finished"
+    unix: float
+
+
+class RunFailed(Strict):
+    """The run is over and did not."""
+
+    event: Literal["run-failed"] = "run-failed"
+    code: str
+    reason: str
+    unix: float
+
+
+Event = Annotated[
+    AttemptStarted
+    | SiteAdmitted
+    | SiteLeftOut
+    | ScalerFixed
+    | RoundOpened
+    | RoundClosed
+    | VersionRegistered
+    | GateDecided
+    | RunFinished
+    | RunFailed,
+    Field(discriminator="event"),
+]
+EventAdapter: TypeAdapter[Event] = TypeAdapter(Event)
+
+
+class RunState(Strict):
+    """Everything that is known of a run."""
+
+    phase: Phase = Phase.GATHERING
+    attempt: int = 0
+    members: tuple[Member, ...] = ()
+    left_out: tuple[LeftOut, ...] = ()
+    rounds: tuple[RoundClosed, ...] = ()
+    open_round: RoundOpened | None = None
+    checkpoint: str | None = None
+    version: int | None = None
+    gate: GateDecided | None = None
+    failure: RunFailed | None = None
+
+    @property
+    def completed_rounds(self) -> int:
+        """Rounds whose model is safe."""
+        return len(self.rounds)
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more happens."""
+        return self.phase in {Phase.FINISHED, Phase.FAILED}
+
+    def member(self, site: str) -> Member | None:
+        """The member of that name, if it is one."""
+        return next((member for member in self.members if member.site == site), None)
+
+
+def apply(state: RunState, event: Event) -> RunState:
+    """The state after an event.
+
+    Raises:
+        ValueError: the event cannot come here: the journal was altered or a caller is wrong.
+    """
+    if state.ended:
+        raise ValueError(f"{event.event} after the end of a run")
+    match event:
+        case AttemptStarted(attempt=attempt):
+            if attempt <= state.attempt:
+                raise ValueError(f"attempt {attempt} after attempt {state.attempt}")
+            change: dict[str, object] = {"attempt": attempt, "open_round": None}
+        case SiteAdmitted(member=member):
+            others = tuple(m for m in state.members if m.site != member.site)
+            change = {"members": (*others, member)}
+        case SiteLeftOut(left_out=left_out):
+            change = {"left_out": (*state.left_out, left_out)}
+        case ScalerFixed(checkpoint=checkpoint):
+            change = {"phase": Phase.TRAINING, "checkpoint": checkpoint}
+        case RoundOpened(round=number):
+            if state.phase is not Phase.TRAINING or number != state.completed_rounds + 1:
+                raise ValueError(f"round {number} opened after {state.completed_rounds} in phase {state.phase}")
+            change = {"open_round": event}
+        case RoundClosed(round=number, checkpoint=checkpoint):
+            if state.open_round is None or state.open_round.round != number:
+                raise ValueError(f"round {number} closed and not open")
+            change = {"rounds": (*state.rounds, event), "open_round": None, "checkpoint": checkpoint}
+        case VersionRegistered(version=version):
+            change = {"phase": Phase.RELEASING, "version": version}
+        case GateDecided():
+            change = {"gate": event}
+        case RunFinished():
+            change = {"phase": Phase.FINISHED, "open_round": None}
+        case RunFailed():
+            change = {"phase": Phase.FAILED, "failure": event, "open_round": None}
+    return state.model_copy(update=change)

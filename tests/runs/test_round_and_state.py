@@ -1,0 +1,143 @@
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedloop_core.errors import StorageError
+from fedloop_server.runs.journal import RunJournal
+from fedloop_server.runs.round import RoundProgress, Verdict
+from fedloop_server.runs.state import (
+    AttemptStarted,
+    Event,
+    LeftOut,
+    Member,
+    Phase,
+    RoundClosed,
+    RoundOpened,
+    RunFailed,
+    RunFinished,
+    RunState,
+    ScalerFixed,
+    SiteAdmitted,
+    SiteLeftOut,
+    apply,
+)
+
+SITES = frozenset({"a", "b", "c", "d", "e"})
+
+
+@given(
+    quorum=st.floats(0, 1),
+    answered=st.sets(st.sampled_from(sorted(SITES))),
+    refused=st.sets(st.sampled_from(sorted(SITES))),
+    late=st.booleans(),
+)
+def test_a_round_closes_with_its_quorum_and_never_without(
+    quorum: float, answered: set[str], refused: set[str], late: bool
+) -> None:
+    refused = refused - answered
+    progress = RoundProgress(SITES, quorum, deadline=10.0, answered=answered, refused=refused)
+    verdict = progress.decide(11.0 if late else 0.0)
+    enough = len(answered) >= max(1, math.ceil(quorum * len(SITES)))
+    if verdict is Verdict.CLOSE:
+        assert enough
+        assert late or not progress.pending
+    if verdict is Verdict.FAIL:
+        assert not enough
+    if verdict is Verdict.WAIT:
+        assert not late
+        assert progress.pending
+
+
+def closed(number: int) -> RoundClosed:
+    return RoundClosed(round=number, folded=("a",), checkpoint=f"round-{number}.safetensors", digest="00", unix=0.0)
+
+
+STORY: tuple[Event, ...] = (
+    AttemptStarted(attempt=1, unix=0.0),
+    SiteAdmitted(member=Member(site="a", weight=3, rows=3, rows_noised=False, data_fingerprint="f")),
+    SiteLeftOut(left_out=LeftOut(site="b", round=0, code="FL-DATA-006", reason="one class")),
+    ScalerFixed(checkpoint="round-0.safetensors"),
+    RoundOpened(round=1, asked=("a",), unix=1.0),
+    closed(1),
+    RoundOpened(round=2, asked=("a",), unix=2.0),
+    AttemptStarted(attempt=2, unix=3.0),
+    RoundOpened(round=2, asked=("a",), unix=4.0),
+    closed(2),
+    RunFinished(unix=5.0),
+)
+
+
+def test_a_journal_replays_to_the_same_state_after_every_event(tmp_path: Path) -> None:
+    state = RunState()
+    for length, event in enumerate(STORY):
+        journal = RunJournal(tmp_path)
+        assert journal.state == state, f"after {length} events"
+        state = journal.record(event)
+    assert state.phase is Phase.FINISHED
+    assert state.completed_rounds == 2
+    assert state.attempt == 2
+    assert [out.site for out in state.left_out] == ["b"]
+
+
+@pytest.mark.parametrize("torn", [b'{"event": "round-clo', b"\x00\xff", b'{"event":"run-finished","unix":1.0}'])
+def test_a_torn_last_line_never_counted(tmp_path: Path, torn: bytes) -> None:
+    journal = RunJournal(tmp_path)
+    for event in STORY[:5]:
+        journal.record(event)
+    path = tmp_path / "journal.jsonl"
+    whole = path.read_bytes()
+    path.write_bytes(whole + torn)
+    assert RunJournal(tmp_path).state == journal.state
+    assert path.read_bytes() == whole
+
+
+def test_an_altered_line_is_an_error_that_names_it(tmp_path: Path) -> None:
+    journal = RunJournal(tmp_path)
+    for event in STORY[:5]:
+        journal.record(event)
+    path = tmp_path / "journal.jsonl"
+    path.write_bytes(path.read_bytes().replace(b'"attempt":1', b'"attempt":"x"'))
+    with pytest.raises(StorageError, match="line 1"):
+        RunJournal(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        AttemptStarted(attempt=1, unix=9.0),
+        RoundOpened(round=3, asked=("a",), unix=9.0),
+        closed(2),
+    ],
+    ids=["a lower attempt", "a round too far", "a round that is not open"],
+)
+def test_events_out_of_place_are_refused(event: Event) -> None:
+    state = RunState()
+    for earlier in STORY[:6]:
+        state = apply(state, earlier)
+    with pytest.raises(ValueError, match=r"attempt|round"):
+        apply(state, event)
+
+
+def test_nothing_follows_the_end() -> None:
+    state = RunState()
+    for earlier in (*STORY[:6], RunFailed(code="FL-RUN-001", reason="no quorum", unix=2.0)):
+        state = apply(state, earlier)
+    with pytest.raises(ValueError, match="after the end"):
+        apply(state, RunFinished(unix=3.0))
+
+
+def test_a_checkpoint_gives_back_the_same_bits(tmp_path: Path) -> None:
+    journal = RunJournal(tmp_path)
+    arrays = {"z": np.array([[1.5, -0.0]], np.float32), "a": np.array([np.pi], np.float64)}
+    file = journal.save_checkpoint("round-1", arrays)
+    back = journal.load_checkpoint(file, ("z", "a"))
+    assert list(back) == ["z", "a"]
+    assert all(back[name].tobytes() == arrays[name].tobytes() for name in arrays)
+    with pytest.raises(StorageError, match=r"round-9"):
+        journal.load_checkpoint("round-9.safetensors", ("z",))
