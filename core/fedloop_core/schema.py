@@ -163,10 +163,8 @@ def misplaced_names(features: tuple[Feature, ...], label: Label) -> list[tuple[P
         seen.add(name)
     for at, feature in enumerate(features):
         if isinstance(feature, ImageFeature | SignalFeature) and feature.name in _INPUT_NAMES:
-            place: Place = ("features", at, "name")
-            problems.append(
-                (place, f"an image or signal may not be named {feature.name!r}, as the input of all such features is")
-            )
+            why = f"an image or signal may not be named {feature.name!r}, as the input of all such features is"
+            problems.append((("features", at, "name"), why))
     return problems
 
 

@@ -1,0 +1,5 @@
+"""``python -m fedloop_core`` is ``fedloop``."""
+
+from fedloop_core.cli import main
+
+main()
