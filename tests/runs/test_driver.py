@@ -1,0 +1,284 @@
+"""The driver over the real in-process grid and real Flower messages, with scripted sites at the far end."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedloop_clients.app import SITE_KEY, relay
+from fedloop_clients.endpoint import Question, Reply
+from fedloop_core.arrays import digest
+from fedloop_core.errors import QuorumNotReached
+from fedloop_core.keys import SigningKey, unseal
+from fedloop_core.schema import ClassLabel, NumericFeature
+from fedloop_core.task import Task
+from fedloop_core.task.document import FederatedAveraging, LogisticModel, Preprocessing, Privacy, Rounds
+from fedloop_proto.coordination.v1.coordination_pb2 import (
+    Answer,
+    DataDescription,
+    Evaluation,
+    LocalUpdate,
+    Moments,
+    Refusal,
+)
+from fedloop_server.runs.driver import RunDriver
+from fedloop_server.runs.exchange import Exchange
+from fedloop_server.runs.journal import RunJournal
+from fedloop_server.runs.model import model_of
+from fedloop_server.runs.plan import RunPlan
+from fedloop_simulations.grid import InProcessGrid, Node
+
+KEY = SigningKey.generate()
+Arrays = dict[str, np.ndarray]
+Misdeed = Callable[[Answer, Arrays], Arrays]
+
+
+def task(**rounds: object) -> Task:
+    return Task(
+        format=1,
+        name="scripted",
+        features=(NumericFeature(kind="numeric", name="x", range=(0.0, 4.0)),),
+        label=ClassLabel(kind="classes", name="y", classes=("no", "yes")),
+        model=LogisticModel(kind="logistic"),
+        preprocessing=Preprocessing(scaling="federated"),
+        training=FederatedAveraging(algorithm="fedavg"),
+        privacy=Privacy(epsilon=math.inf),
+        rounds=Rounds(**{"count": 3, "quorum": 0.6, "deadline_seconds": 5.0, "weighting": "rows", **rounds}),
+    )
+
+
+@dataclass
+class ScriptedSite:
+    """Answers as a site would, with an update that depends only on its name and the round; may misbehave."""
+
+    name: str
+    rows: int = 10
+    misdeed: Misdeed | None = None
+    raises: bool = False
+    asked: list[tuple[int, str]] = field(default_factory=list)
+
+    def answer(self, question: Question) -> Reply:
+        instruction, body_digest = unseal(question.envelope, KEY.verifying, site=self.name, now_unix=0)
+        kind = str(instruction.WhichOneof("work"))
+        self.asked.append((instruction.round, kind))
+        if self.raises:
+            raise RuntimeError("this text must not cross the wire")
+        assert instruction.arrays_digest == digest(question.arrays)
+        answer = Answer(
+            run_id=instruction.run_id,
+            attempt=instruction.attempt,
+            round=instruction.round,
+            site=self.name,
+            instruction_digest=body_digest,
+        )
+        arrays: Arrays = {}
+        if kind == "describe_data":
+            answer.data_description.CopyFrom(DataDescription(admitted=True, rows=self.rows, data_fingerprint=b"f"))
+        elif kind == "collect_moments":
+            answer.moments.CopyFrom(Moments())
+            arrays = {
+                "sum": np.array([20.0]),
+                "sum_of_squares": np.array([50.0]),
+                "count": np.array([float(self.rows)]),
+            }
+        else:
+            arrays = self.update(instruction.round, dict(question.arrays))
+            answer.local_update.CopyFrom(LocalUpdate(weight=self.rows, steps=1))
+            if instruction.train_locally.evaluate:
+                answer.local_update.evaluation.CopyFrom(Evaluation(present=True, correct=7, total=9))
+            if self.misdeed is not None:
+                arrays = self.misdeed(answer, arrays)
+        if not answer.arrays_digest:
+            answer.arrays_digest = digest(arrays)
+        return Reply(answer.SerializeToString(), arrays)
+
+    def update(self, round_number: int, received: Arrays) -> Arrays:
+        seed = int.from_bytes(hashlib.sha256(f"{self.name} {round_number}".encode()).digest()[:4], "little")
+        generator = np.random.default_rng(seed)
+        return {
+            name: generator.normal(size=array.shape).astype(np.float32)
+            for name, array in received.items()
+            if not name.startswith("scaler.")
+        }
+
+
+def driver(folder: Path, chosen: Task, sites: Sequence[ScriptedSite]) -> RunDriver:
+    grid = InProcessGrid({n: Node(relay(site), {SITE_KEY: site.name}) for n, site in enumerate(sites, 100)})
+    plan = RunPlan(run_id="run-1", task=chosen, seed=3, private=False, expected_sites=len(sites))
+    return RunDriver(
+        plan,
+        RunJournal(folder),
+        model_of(chosen, plan.seed),
+        lambda attempt: Exchange(
+            grid, KEY, run_id="run-1", attempt=attempt, task_digest=chosen.digest, now_unix=lambda: 0.0
+        ),
+    )
+
+
+def sites(count: int) -> list[ScriptedSite]:
+    return [ScriptedSite(f"site-{n}", rows=10 + n) for n in range(count)]
+
+
+def test_three_rounds_equal_a_hand_written_weighted_average(tmp_path: Path) -> None:
+    members = sites(4)
+    chosen = task()
+    trained = driver(tmp_path, chosen, members).train()
+    expected = {name: array.astype(np.float64) for name, array in model_of(chosen, 3).trained.items()}
+    for round_number in (1, 2, 3):
+        updates = [site.update(round_number, dict(expected)) for site in members]
+        weights = [site.rows for site in members]
+        for name in expected:
+            mean = np.average([u[name].astype(np.float64) for u in updates], axis=0, weights=weights)
+            expected[name] = (expected[name] + mean).astype(np.float32).astype(np.float64)
+    for name, array in expected.items():
+        assert np.abs(trained[name] - array).max() <= 1e-6
+    assert trained["scaler.mean"] == pytest.approx(20.0 * 4 / sum(s.rows for s in members), abs=1e-6)
+
+
+def test_the_order_of_sites_changes_no_bit(tmp_path: Path) -> None:
+    one = driver(tmp_path / "one", task(), sites(5)).train()
+    two = driver(tmp_path / "two", task(), sites(5)[::-1]).train()
+    assert digest(one) == digest(two)
+
+
+def nan(answer: Answer, arrays: Arrays) -> Arrays:
+    return {name: np.full_like(array, math.nan) for name, array in arrays.items()}
+
+
+def wrong_shape(answer: Answer, arrays: Arrays) -> Arrays:
+    return {name: array[:1] for name, array in arrays.items()}
+
+
+def huge(answer: Answer, arrays: Arrays) -> Arrays:
+    return {name: array * np.float32(1e9) for name, array in arrays.items()}
+
+
+def reordered(answer: Answer, arrays: Arrays) -> Arrays:
+    return dict(reversed(arrays.items()))
+
+
+def other_digest(answer: Answer, arrays: Arrays) -> Arrays:
+    answer.arrays_digest = b"x" * 32
+    return arrays
+
+
+def other_round(answer: Answer, arrays: Arrays) -> Arrays:
+    answer.round = 7
+    return arrays
+
+
+def other_site(answer: Answer, arrays: Arrays) -> Arrays:
+    answer.site = "site-0"
+    return arrays
+
+
+def later_attempt(answer: Answer, arrays: Arrays) -> Arrays:
+    answer.attempt = 9
+    return arrays
+
+
+def refusing(answer: Answer, arrays: Arrays) -> Arrays:
+    answer.refusal.CopyFrom(Refusal(code="FL-PRIV-002"))
+    return {}
+
+
+@pytest.mark.parametrize(
+    ("misdeed", "code"),
+    [
+        (nan, "FL-UPD-001"),
+        (wrong_shape, "FL-UPD-001"),
+        (huge, "FL-UPD-001"),
+        (reordered, "FL-UPD-001"),
+        (other_digest, "FL-UPD-001"),
+        (other_round, "FL-UPD-001"),
+        (other_site, "FL-UPD-001"),
+        (later_attempt, "FL-UPD-001"),
+        (refusing, "FL-PRIV-002"),
+    ],
+)
+def test_a_bad_site_is_left_out_by_name_and_changes_nothing(tmp_path: Path, misdeed: Misdeed, code: str) -> None:
+    good = sites(4)
+    bad = ScriptedSite("bad", misdeed=misdeed)
+    run = driver(tmp_path / "with", task(), [*good, bad])
+    with_bad = run.train()
+    state = RunJournal(tmp_path / "with").state
+    assert {(out.site, out.round, out.code) for out in state.left_out} == {("bad", n, code) for n in (1, 2, 3)}
+    assert all("bad" not in closed.folded for closed in state.rounds)
+    # The scaler knew five sites, so only the parameters are compared.
+    without = driver(tmp_path / "without", task(), good).train()
+    for name in without:
+        if not name.startswith("scaler."):
+            assert with_bad[name].tobytes() == without[name].tobytes()
+
+
+def test_a_site_whose_app_raises_says_no_word_of_it(tmp_path: Path) -> None:
+    run = driver(tmp_path, task(), [*sites(3), ScriptedSite("broken", raises=True)])
+    run.train()
+    out = RunJournal(tmp_path).state.left_out
+    assert {o.site for o in out} == {"broken"}
+    assert not any("must not cross" in o.reason for o in out)
+
+
+def test_without_a_quorum_the_round_fails_and_names_the_sites(tmp_path: Path) -> None:
+    run = driver(tmp_path, task(), [*sites(2), ScriptedSite("b1", misdeed=nan), ScriptedSite("b2", misdeed=nan)])
+    with pytest.raises(QuorumNotReached, match=r"round 1: 2 of 4 .* 3 are needed.*b1.*b2"):
+        run.train()
+
+
+class Killed(BaseException):
+    """Stands for a process that dies: nothing catches it."""
+
+
+@pytest.mark.parametrize("dies_at", range(1, 15))
+def test_a_run_that_dies_anywhere_goes_on_to_the_same_weights(tmp_path: Path, dies_at: int) -> None:
+    chosen = task(evaluate_every=1)
+    uninterrupted = driver(tmp_path / "whole", chosen, sites(3)).train()
+    events = 0
+
+    class DyingJournal(RunJournal):
+        def record(self, event: object) -> object:  # type: ignore[override]
+            nonlocal events
+            events += 1
+            if events == dies_at:
+                raise Killed
+            return super().record(event)  # type: ignore[arg-type]
+
+    folder = tmp_path / "killed"
+    members = sites(3)
+    grid = InProcessGrid({n: Node(relay(s), {SITE_KEY: s.name}) for n, s in enumerate(members, 100)})
+    plan = RunPlan(run_id="run-1", task=chosen, seed=3, private=False, expected_sites=3)
+
+    def attempt(journal: RunJournal) -> dict[str, np.ndarray]:
+        return dict(
+            RunDriver(
+                plan,
+                journal,
+                model_of(chosen, plan.seed),
+                lambda number: Exchange(
+                    grid, KEY, run_id="run-1", attempt=number, task_digest=chosen.digest, now_unix=lambda: 0.0
+                ),
+            ).train()
+        )
+
+    try:
+        resumed = attempt(DyingJournal(folder))
+    except Killed:
+        resumed = attempt(RunJournal(folder))
+    assert digest(resumed) == digest(uninterrupted)
+    state = RunJournal(folder).state
+    assert state.completed_rounds == 3
+    assert [m.right for m in state.rounds[1].measured] == [7.0, 7.0, 7.0]
+
+
+def test_only_some_sites_are_asked_each_round_when_the_task_says_so(tmp_path: Path) -> None:
+    members = sites(6)
+    driver(tmp_path, task(sites_per_round=2), members).train()
+    asked = [closed.folded for closed in RunJournal(tmp_path).state.rounds]
+    assert all(len(names) == 2 for names in asked)
+    assert len(set(asked)) > 1
