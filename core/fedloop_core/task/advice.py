@@ -1,0 +1,69 @@
+"""What is allowed in a task and will not work well: said when it is checked, never refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fedloop_core.schema import RegressionLabel, label_columns
+from fedloop_core.task.document import CustomModel, FederatedAveraging, Task
+
+__all__ = ["advice_on"]
+
+_WEAK_EPSILON = 10.0
+
+
+def advice_on(task: Task) -> tuple[str, ...]:
+    """Warnings about a sound task, each a sentence."""
+    return (*_on_privacy(task), *_on_columns(task), *_on_rounds(task), *_on_release(task))
+
+
+def _on_privacy(task: Task) -> Iterator[str]:
+    privacy = task.privacy
+    if not privacy.private:
+        yield "privacy.epsilon = inf: the sites' rows are not protected against what the model remembers."
+        return
+    if privacy.epsilon > _WEAK_EPSILON:
+        yield f"privacy.epsilon = {privacy.epsilon:g} is a weak guarantee; {_WEAK_EPSILON:g} and below is usual."
+    rows = task.gates.data.minimum_rows
+    if privacy.delta * rows >= 1:
+        yield (
+            f"privacy.delta = {privacy.delta:g} guards nothing at a site with {rows} rows, which gates.data.minimum_rows "
+            "lets in: it must be well below one in its rows."
+        )
+    elif privacy.delta > 1e-3:
+        yield f"privacy.delta = {privacy.delta:g} is high; well below one in the rows of a site is usual."
+    if task.rounds.weighting == "rows":
+        yield 'rounds.weighting = "rows" tells the coordinator how many rows each site has, without noise.'
+
+
+def _on_columns(task: Task) -> Iterator[str]:
+    names = {feature.name for feature in task.features} | set(label_columns(task.label).values())
+    if task.privacy.unit_column in names:
+        yield f"privacy.unit_column = {task.privacy.unit_column!r} is a feature or the label: the model would learn it."
+    if task.preprocessing.scaling != "range" and not task.feature_schema.numeric:
+        yield f"preprocessing.scaling = {task.preprocessing.scaling!r} does nothing without numeric features."
+    if isinstance(task.model, CustomModel):
+        yield f"model.factory = {task.model.factory!r} must be installed at the coordinator and at every site."
+
+
+def _on_rounds(task: Task) -> Iterator[str]:
+    every, count = task.rounds.evaluate_every, task.rounds.count
+    if every == 0 or every > count:
+        yield f"rounds.evaluate_every = {every}: no evaluation during the {count} rounds, only at their end."
+    if task.rounds.quorum == 0:
+        yield "rounds.quorum = 0: a round may close with the update of a single site."
+    training = task.training
+    if isinstance(training, FederatedAveraging) and training.proximal > 0 and training.local_steps == 1:
+        yield "training.proximal does nothing with a single local step."
+
+
+def _on_release(task: Task) -> Iterator[str]:
+    if task.preprocessing.scaling == "per-site":
+        yield 'preprocessing.scaling = "per-site": such a model cannot be released to devices.'
+    if isinstance(task.label, RegressionLabel):
+        if task.gates.quality.minimum_accuracy > 0:
+            yield "gates.quality.minimum_accuracy does not hold for a regression: there is no accuracy."
+    elif task.gates.quality.minimum_accuracy == 0:
+        yield "gates.quality.minimum_accuracy = 0: a model of any accuracy may be released."
+    if task.retraining.enabled and task.retraining.maximum_runs == 0:
+        yield "retraining.maximum_runs = 0: a trigger waits for a person, as if retraining.enabled were false."
