@@ -44,6 +44,7 @@ __all__ = [
     "FeedbackRefused",
     "FileMissing",
     "GoldenMismatch",
+    "HubBusy",
     "HubRefused",
     "HubUnreachable",
     "InputRefused",
@@ -395,6 +396,12 @@ class PredictionUnknown(DeviceError):
     """A label for a prediction that this device did not make, no longer keeps, or has a label for."""
 
     code = "FL-EDGE-009"
+
+
+class HubBusy(DeviceError):
+    """All of the hub's streams are taken: the same call may work later."""
+
+    code = "FL-EDGE-010"
 
 
 class StorageError(FedloopError):
