@@ -1,0 +1,1 @@
+"""A site's rows by block, the gate before them, and their fingerprint."""

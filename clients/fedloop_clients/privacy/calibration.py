@@ -1,0 +1,101 @@
+"""How much noise a budget asks for."""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+
+import numpy as np
+from dp_accounting import rdp
+from numpy.typing import NDArray
+from scipy.optimize import brentq
+
+from fedloop_clients.privacy.accounting import ORDERS, conversion, curve, epsilon, epsilon_at, rdp_at
+from fedloop_clients.privacy.charges import Charge, SampledGaussianCharge
+from fedloop_core.errors import PrivacyParameterInvalid
+
+__all__ = ["find_gaussian_multiplier", "find_noise_multiplier"]
+
+_LOWEST, _HIGHEST = 0.05, 1e5
+_SAFETY = 1e-9  # relative, added to the root so that rounding never lands on the costly side
+_TOLERANCE = 1e-4  # relative gain in noise below which the search stops
+
+
+@lru_cache(maxsize=256)
+def find_noise_multiplier(
+    target: float, delta: float, rate: float, steps: int, others: tuple[Charge, ...] = ()
+) -> float:
+    """The least noise multiplier with which ``steps`` of DP-SGD and ``others`` stay within epsilon ``target``.
+
+    Alternates between the best order of the present noise and the noise that meets the target at that order. Each step
+    can only lower the noise, and every one meets the target, so stopping at any of them is safe.
+
+    Args:
+        target: epsilon of everything together at ``delta``.
+        delta: probability beside epsilon.
+        rate: each unit's probability of being in a step.
+        steps: all steps of the run.
+        others: what else the run charges to the same units.
+
+    Returns:
+        Deviation of the noise over the clipping norm.
+
+    Raises:
+        PrivacyParameterInvalid: no noise meets the target, since ``others`` alone exceed it or it is too small.
+    """
+    extra = _total(others)
+    place = max(range(len(ORDERS)), key=lambda at: (target - conversion(ORDERS[at], delta) - extra[at]) / ORDERS[at])
+    found = _solve(place, target, delta, rate, steps, extra)
+    while math.isfinite(found):
+        place = _best_order(_charge(found, rate, steps), extra, delta)
+        better = _solve(place, target, delta, rate, steps, extra)
+        settled = better > found * (1 - _TOLERANCE)
+        found = min(found, better)
+        if settled:
+            break
+    if not math.isfinite(found) or epsilon((_charge(found, rate, steps), *others), delta) > target:
+        raise PrivacyParameterInvalid(
+            f"no noise keeps {steps} steps at sampling rate {rate:g} within epsilon {target:g} at delta {delta:g}"
+            f"{' beside what the run spends on other answers' if others else ''}.",
+            hint="Raise privacy.epsilon, or plan fewer rounds.",
+            parameter="epsilon",
+        )
+    return found
+
+
+def find_gaussian_multiplier(target: float, delta: float) -> float:
+    """The least noise multiplier with which one Gaussian release stays within epsilon ``target`` at ``delta``."""
+    return find_noise_multiplier(target, delta, 1.0, 1)
+
+
+def _charge(noise_multiplier: float, rate: float, steps: int) -> SampledGaussianCharge:
+    return SampledGaussianCharge(noise_multiplier=noise_multiplier, sampling_rate=rate, steps=steps)
+
+
+def _total(charges: tuple[Charge, ...]) -> NDArray[np.float64]:
+    return np.sum([curve(charge) for charge in charges], axis=0) if charges else np.zeros(len(ORDERS))
+
+
+def _best_order(charge: Charge, extra: NDArray[np.float64], delta: float) -> int:
+    """Place in ``ORDERS`` of the order that gives the smallest epsilon."""
+    order = rdp.compute_epsilon(ORDERS, curve(charge) + extra, delta)[1]
+    return ORDERS.index(float(order))
+
+
+def _solve(place: int, target: float, delta: float, rate: float, steps: int, extra: NDArray[np.float64]) -> float:
+    """The noise that meets the target at one order; infinite when none does."""
+    order = ORDERS[place]
+
+    def excess(logarithm: float) -> float:
+        divergence = rdp_at(_charge(math.exp(logarithm), rate, steps), order) + float(extra[place])
+        return min(epsilon_at(order, divergence, delta), 1e6) - target
+
+    low, high = math.log(_LOWEST), math.log(_HIGHEST)
+    if excess(high) > 0:
+        return math.inf
+    if excess(low) <= 0:
+        return _LOWEST
+    root = float(brentq(excess, low, high, xtol=1e-7))
+    while excess(root) > 0:
+        root += max(_SAFETY, abs(root) * _SAFETY) + 1e-7
+    return math.exp(root)

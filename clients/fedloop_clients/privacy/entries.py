@@ -1,0 +1,216 @@
+"""What a ledger's entries say, and the state that they add up to: pure, without disk."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Annotated, Literal
+
+from pydantic import Field, TypeAdapter
+
+from fedloop_clients.privacy.accounting import conversion, epsilon, epsilon_at, rdp_at, registered_order
+from fedloop_clients.privacy.charges import Charge, GaussianCharge, NonPrivateCharge, PureCharge, SampledGaussianCharge
+from fedloop_core.errors import BudgetExhausted, PrivacyParameterInvalid, UsageError
+from fedloop_core.strict import Strict
+
+__all__ = ["BlockState", "Entry", "LedgerState", "OpenEntry", "ReserveEntry", "SettleEntry", "Spend", "parse_entry"]
+
+_ROUNDING = 1e-12  # relative slack of the filter, for sums in another order
+
+
+class OpenEntry(Strict):
+    """A block with its budget for life; ``order`` is the one order its filter uses, absent without a budget."""
+
+    kind: Literal["open"] = "open"
+    time_unix: int
+    block: str
+    epsilon: float
+    delta: float
+    order: float | None
+
+
+class ReserveEntry(Strict):
+    """The most that a release may cost each of these blocks; stands in full until a settlement."""
+
+    kind: Literal["reserve"] = "reserve"
+    time_unix: int
+    run_id: str
+    purpose: str
+    blocks: tuple[str, ...]
+    charge: Charge
+
+
+class SettleEntry(Strict):
+    """What was executed of a reservation, named by its sequence number."""
+
+    kind: Literal["settle"] = "settle"
+    time_unix: int
+    reservation: int
+    executed: Charge
+
+
+Entry = Annotated[OpenEntry | ReserveEntry | SettleEntry, Field(discriminator="kind")]
+_ADAPTER: TypeAdapter[OpenEntry | ReserveEntry | SettleEntry] = TypeAdapter(Entry)
+
+
+def parse_entry(body: bytes) -> OpenEntry | ReserveEntry | SettleEntry:
+    """Reads an entry's JSON.
+
+    Raises:
+        pydantic.ValidationError: the bytes are not an entry.
+    """
+    return _ADAPTER.validate_json(body)
+
+
+@dataclass(frozen=True)
+class Spend:
+    """What a block has spent for life: epsilon at its registered order, or infinite after an exact release."""
+
+    epsilon: float
+    delta: float
+    budget: float
+    unlimited: bool
+
+
+@dataclass
+class BlockState:
+    """A block's budget and the charges that stand against it, by reservation number."""
+
+    opened: OpenEntry
+    charges: dict[int, tuple[str, Charge]] = field(default_factory=dict)
+    divergence: float = 0.0
+    exact: bool = False
+
+    @property
+    def capacity(self) -> float:
+        """RDP at the registered order that the budget holds; infinite without a budget."""
+        if self.opened.order is None:
+            return math.inf
+        return self.opened.epsilon - conversion(self.opened.order, self.opened.delta)
+
+    def cost(self, charge: Charge) -> float:
+        """RDP of a charge at this block's order; 0 where nothing is limited."""
+        return 0.0 if self.opened.order is None else rdp_at(charge, self.opened.order)
+
+    def admits(self, charge: Charge) -> bool:
+        """Whether the filter holds with this charge added (Feldman and Zrnic 2021, arXiv 2008.11193)."""
+        return self.divergence + self.cost(charge) <= self.capacity * (1 + _ROUNDING)
+
+    def spend(self) -> Spend:
+        """Spent for life."""
+        order, delta = self.opened.order, self.opened.delta
+        if self.exact:
+            spent = math.inf
+        elif order is None:
+            spent = epsilon((charge for _, charge in self.charges.values()), delta)
+        else:
+            spent = epsilon_at(order, self.divergence, delta)
+        return Spend(spent, delta, self.opened.epsilon, order is None)
+
+
+@dataclass
+class LedgerState:
+    """All blocks; changed by ``apply`` alone."""
+
+    blocks: dict[str, BlockState] = field(default_factory=dict)
+    reserved: dict[int, ReserveEntry] = field(default_factory=dict)
+
+    def block(self, name: str) -> BlockState:
+        """A block by name.
+
+        Raises:
+            UsageError: no such block was opened.
+        """
+        if name not in self.blocks:
+            raise UsageError(f"the ledger has no block {name!r}.", hint="Open it with its budget first.")
+        return self.blocks[name]
+
+    def apply(self, sequence: int, entry: OpenEntry | ReserveEntry | SettleEntry) -> None:
+        """Adds one entry that was admitted."""
+        match entry:
+            case OpenEntry():
+                self.blocks[entry.block] = BlockState(entry)
+            case ReserveEntry():
+                self.reserved[sequence] = entry
+                for name in entry.blocks:
+                    self._add(self.blocks[name], sequence, entry)
+            case SettleEntry():
+                reservation = self.reserved.pop(entry.reservation)
+                for name in reservation.blocks:
+                    block = self.blocks[name]
+                    block.charges[entry.reservation] = (reservation.run_id, entry.executed)
+                    block.divergence += block.cost(entry.executed) - block.cost(reservation.charge)
+
+    @staticmethod
+    def _add(block: BlockState, sequence: int, entry: ReserveEntry) -> None:
+        if isinstance(entry.charge, NonPrivateCharge):
+            block.exact = True  # nothing more can be learnt from the list of charges, so it does not grow
+            return
+        block.charges[sequence] = (entry.run_id, entry.charge)
+        block.divergence += block.cost(entry.charge)
+
+    def check_open(self, block: str, budget: float, delta: float) -> OpenEntry | None:
+        """The entry that opens a block, without its time; absent when the block is open with this budget already.
+
+        Raises:
+            PrivacyParameterInvalid: the block is open with another budget, which is for life, or the budget holds
+                nothing.
+        """
+        known = self.blocks.get(block)
+        if known is None:
+            order = None if math.isinf(budget) else registered_order(budget, delta)
+            return OpenEntry(time_unix=0, block=block, epsilon=budget, delta=delta, order=order)
+        if (known.opened.epsilon, known.opened.delta) != (budget, delta):
+            raise PrivacyParameterInvalid(
+                f"block {block!r} was opened with epsilon {known.opened.epsilon:g} at delta {known.opened.delta:g} for "
+                f"life; it cannot be changed to {budget:g} at {delta:g}.",
+                hint="Keep the first budget, or admit new units as a new block.",
+                parameter="epsilon",
+            )
+        return None
+
+    def check_reserve(self, entry: ReserveEntry) -> None:
+        """Whether every block admits the charge.
+
+        Raises:
+            BudgetExhausted: names the first block that does not, what it spent, what was asked and its budget.
+        """
+        for name in entry.blocks:
+            block = self.block(name)
+            if block.admits(entry.charge):
+                continue
+            spend = block.spend()
+            order, delta = block.opened.order, block.opened.delta
+            asked = math.inf if order is None else epsilon_at(order, block.cost(entry.charge), delta)
+            raise BudgetExhausted(
+                f"block {name!r} has spent epsilon {spend.epsilon:.3f} of {spend.budget:g} for life; {entry.purpose} asks "
+                f"for {asked:.3g} more (epsilons of single releases do not simply add up).",
+                hint="Train on newer blocks, plan less, or fine-tune from the last release, which costs nothing.",
+                block=name,
+                spent=spend.epsilon,
+                asked=asked,
+                budget=spend.budget,
+            )
+
+    def check_settle(self, reservation: int, executed: Charge) -> None:
+        """Whether ``executed`` lies within the reservation.
+
+        Raises:
+            UsageError: the reservation is unknown or settled, or less than what was executed.
+        """
+        if reservation not in self.reserved:
+            raise UsageError(f"reservation {reservation} is unknown or settled already.")
+        if not _covers(self.reserved[reservation].charge, executed):
+            raise UsageError(f"reservation {reservation} does not cover what was executed; it stands in full.")
+
+
+def _covers(reserved: Charge, executed: Charge) -> bool:
+    match reserved, executed:
+        case SampledGaussianCharge(), SampledGaussianCharge():
+            same = reserved.model_copy(update={"steps": 0}) == executed.model_copy(update={"steps": 0})
+            return same and executed.steps <= reserved.steps
+        case (GaussianCharge(), GaussianCharge()) | (PureCharge(), PureCharge()):
+            same = reserved.model_copy(update={"count": 0}) == executed.model_copy(update={"count": 0})
+            return same and executed.count <= reserved.count
+        case _:
+            return reserved == executed

@@ -1,0 +1,271 @@
+"""The site's ledger: every privacy charge on its blocks, for life, in one append-only SQLite file.
+
+Each entry carries the SHA-256 of the entry before it, so that an altered, absent or reordered entry is noticed. What a
+chain cannot show by itself, a file cut short or put back from a snapshot, shows in ``head``, which travels with every
+answer. Entries are on the disk before a call returns.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sqlite3
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from fedloop_clients.privacy.charges import Charge
+from fedloop_clients.privacy.entries import (
+    LedgerState,
+    OpenEntry,
+    ReserveEntry,
+    SettleEntry,
+    Spend,
+    parse_entry,
+)
+from fedloop_core.errors import StorageError
+
+__all__ = ["Head", "Ledger", "Reservation", "Spend"]
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS entry (
+    sequence INTEGER PRIMARY KEY, body BLOB NOT NULL, digest BLOB NOT NULL
+) STRICT;
+CREATE TRIGGER IF NOT EXISTS entry_is_never_changed BEFORE UPDATE ON entry
+    BEGIN SELECT RAISE(ABORT, 'a ledger is append-only'); END;
+CREATE TRIGGER IF NOT EXISTS entry_is_never_deleted BEFORE DELETE ON entry
+    BEGIN SELECT RAISE(ABORT, 'a ledger is append-only'); END;
+"""
+_WAIT_SECONDS = 30.0
+
+
+@dataclass(frozen=True)
+class Head:
+    """Number and digest of the newest entry; (0, 32 zero bytes) before the first."""
+
+    sequence: int
+    digest: bytes
+
+
+@dataclass(frozen=True)
+class Reservation:
+    """A charge that stands in full until it is settled; ``sequence`` is its entry's number."""
+
+    sequence: int
+    charge: Charge
+    blocks: tuple[str, ...]
+
+
+_EMPTY = Head(0, bytes(32))
+
+
+class Ledger:
+    """Opens or makes the ledger at ``path`` (":memory:" for rehearsals); several processes may share one file.
+
+    Args:
+        path: the file, readable by its owner alone.
+        clock: seconds since 1970, for the entries' times.
+
+    Raises:
+        StorageError: the file cannot be opened, or its chain is broken.
+    """
+
+    def __init__(self, path: Path | str, clock: Callable[[], int]) -> None:
+        self._name = str(path)
+        self._clock = clock
+        self._lock = threading.RLock()
+        self._state = LedgerState()
+        self._head = _EMPTY
+        with self._storage_errors():
+            if self._name != ":memory:":
+                Path(path).parent.mkdir(parents=True, exist_ok=True)
+                os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
+            self._connection = sqlite3.connect(
+                self._name, timeout=_WAIT_SECONDS, isolation_level=None, check_same_thread=False
+            )
+            self._connection.execute("PRAGMA journal_mode = WAL")
+            self._connection.execute("PRAGMA synchronous = FULL")
+            self._connection.executescript(_SCHEMA)
+        with self._transaction():
+            pass
+
+    def open_block(self, block: str, epsilon: float, delta: float) -> None:
+        """Opens a block with its budget for life (infinite: no budget is kept); nothing when it is open with this one.
+
+        Raises:
+            PrivacyParameterInvalid: the block is open with another budget, or the budget holds no charge.
+        """
+        with self._transaction():
+            entry = self._state.check_open(block, epsilon, delta)
+            if entry is not None:
+                self._append(entry.model_copy(update={"time_unix": self._clock()}))
+
+    def reserve(self, charge: Charge, blocks: tuple[str, ...], run_id: str, purpose: str) -> Reservation:
+        """Charges the most that a release may cost, to all blocks or to none, before anything is computed.
+
+        Raises:
+            BudgetExhausted: names the block, what it spent, what is asked and its budget.
+            UsageError: a block is not open.
+        """
+        with self._transaction():
+            entry = ReserveEntry(
+                time_unix=self._clock(), run_id=run_id, purpose=purpose, blocks=blocks, charge=charge
+            )
+            self._state.check_reserve(entry)
+            return Reservation(self._append(entry), charge, blocks)
+
+    def settle(self, reservation: Reservation, executed: Charge) -> None:
+        """Lowers a reservation to what was really executed: the same mechanism, with at most as many steps.
+
+        Raises:
+            UsageError: it was settled before, or it does not cover what was executed. The reservation stands in full.
+        """
+        with self._transaction():
+            self._state.check_settle(reservation.sequence, executed)
+            self._append(
+                SettleEntry(time_unix=self._clock(), reservation=reservation.sequence, executed=executed)
+            )
+
+    def has_block(self, block: str) -> bool:
+        """Whether the block was opened."""
+        with self._transaction():
+            return block in self._state.blocks
+
+    def spend(self, block: str) -> Spend:
+        """What the block has spent for life, reservations in full.
+
+        Raises:
+            UsageError: the block is not open.
+        """
+        with self._transaction():
+            return self._state.block(block).spend()
+
+    def charges(self, block: str, run_id: str | None = None) -> tuple[Charge, ...]:
+        """The charges that stand against a block, of one run or of all; exact releases are not listed.
+
+        Raises:
+            UsageError: the block is not open.
+        """
+        with self._transaction():
+            listed = self._state.block(block).charges.values()
+            return tuple(charge for run, charge in listed if run_id in {None, run})
+
+    def runs_left(self, block: str, charge: Charge) -> float:
+        """How many more times the block would admit the charge; a fraction counts, infinite without a budget.
+
+        Raises:
+            UsageError: the block is not open.
+        """
+        with self._transaction():
+            state = self._state.block(block)
+            left, cost = max(state.capacity - state.divergence, 0.0), state.cost(charge)
+            return left / cost if cost > 0 else float("inf")
+
+    def headroom(self, block: str) -> tuple[float, float] | None:
+        """The block's registered order and the RDP it still admits there; absent without a budget.
+
+        Raises:
+            UsageError: the block is not open.
+        """
+        with self._transaction():
+            state = self._state.block(block)
+            if state.opened.order is None:
+                return None
+            return state.opened.order, max(state.capacity - state.divergence, 0.0)
+
+    def head(self) -> Head:
+        """The newest entry."""
+        with self._transaction():
+            return self._head
+
+    def verify(self) -> Head:
+        """Reads the whole chain again and adds it up anew.
+
+        Raises:
+            StorageError: names the first entry that does not follow from the one before it, or says that entries seen
+                earlier are gone.
+        """
+        with self._lock:
+            seen = self._head
+            self._state, self._head = LedgerState(), _EMPTY
+            with self._transaction():
+                pass
+            if self._head.sequence < seen.sequence:
+                raise StorageError(
+                    f"ledger {self._name}: {seen.sequence - self._head.sequence} entries are gone.",
+                    hint="Charges were undone: stop, and restore the newest copy.",
+                )
+            return self._head
+
+    def close(self) -> None:
+        """Closes the file; the ledger cannot be used afterwards."""
+        with self._lock:
+            self._connection.close()
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        """Alone with the file, with everything read that other processes wrote; an error leaves it as it was."""
+        with self._lock, self._storage_errors():
+            self._connection.execute("BEGIN IMMEDIATE")
+            try:
+                self._catch_up()
+                durable = self._head
+                yield
+                if self._head != durable:
+                    durable = _EMPTY  # memory is ahead of the disk until the commit returns
+                self._connection.execute("COMMIT")
+                durable = self._head
+            finally:
+                if self._connection.in_transaction:
+                    self._connection.execute("ROLLBACK")
+                    if durable != self._head:
+                        self._state, self._head = LedgerState(), _EMPTY
+
+    def _append(self, entry: OpenEntry | ReserveEntry | SettleEntry) -> int:
+        body = entry.model_dump_json().encode()
+        sequence = self._head.sequence + 1
+        digest = _digest(self._head, body)
+        self._connection.execute("INSERT INTO entry VALUES (?, ?, ?)", (sequence, body, digest))
+        self._state.apply(sequence, entry)
+        self._head = Head(sequence, digest)
+        return sequence
+
+    def _catch_up(self) -> None:
+        with closing(
+            self._connection.execute(
+                "SELECT sequence, body, digest FROM entry WHERE sequence > ? ORDER BY sequence", (self._head.sequence,)
+            )
+        ) as rows:
+            for sequence, body, digest in rows:
+                if sequence != self._head.sequence + 1 or digest != _digest(self._head, body):
+                    raise StorageError(
+                        f"ledger {self._name}: entry {sequence} does not follow from the one before it.",
+                        hint="The file was altered: stop, keep it as evidence, and restore the newest sound copy.",
+                        entry=sequence,
+                    )
+                try:
+                    self._state.apply(sequence, parse_entry(body))
+                except (ValidationError, KeyError) as error:
+                    raise StorageError(
+                        f"ledger {self._name}: entry {sequence} cannot be read by this version of fedloop.",
+                        hint="Use the version that wrote it, or a newer one.",
+                        entry=sequence,
+                    ) from error
+                self._head = Head(sequence, digest)
+
+    @contextmanager
+    def _storage_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except (sqlite3.Error, OSError) as error:
+            raise StorageError(
+                f"ledger {self._name}: {error}.", hint="Nothing is released until it can be written."
+            ) from error
+
+
+def _digest(previous: Head, body: bytes) -> bytes:
+    return hashlib.sha256(previous.digest + (previous.sequence + 1).to_bytes(8, "big") + body).digest()
