@@ -1,0 +1,87 @@
+"""The coordinator's folder: keys, registry, blobs, releases, and one folder for each run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedloop_core.durable import write_bytes
+from fedloop_core.errors import RunError
+from fedloop_core.keys import SigningKey
+from fedloop_server.blobs import BlobStore
+from fedloop_server.registry import Registry
+from fedloop_server.runs.journal import RunJournal
+from fedloop_server.runs.model import model_of
+from fedloop_server.runs.plan import RunPlan
+from fedloop_server.runs.state import Event, RunState
+
+__all__ = ["CoordinatorHome"]
+
+
+@dataclass(frozen=True)
+class CoordinatorHome:
+    """Where everything of one coordinator lies; opening it twice gives two views of the same."""
+
+    folder: Path
+
+    @property
+    def envelope_key(self) -> SigningKey:
+        """The key that sites pin when they join; made at first use."""
+        return SigningKey.load_or_create(self.folder / "keys" / "envelope.pem")
+
+    def blobs(self) -> BlobStore:
+        """Content-addressed files."""
+        return BlobStore((self.folder / "blobs").resolve().as_uri())
+
+    def registry(self) -> Registry:
+        """Versions, artifacts, gates and stages."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        return Registry(f"sqlite:///{(self.folder / 'registry.db').resolve()}", self.blobs())
+
+    def run_folder(self, run_id: str) -> Path:
+        """Plan, journal and checkpoints of a run."""
+        return self.folder / "runs" / run_id
+
+    def store_plan(self, plan: RunPlan) -> None:
+        """Stores what is fixed before the run starts.
+
+        Raises:
+            RunError: a run of this id has another plan.
+        """
+        path = self.run_folder(plan.run_id) / "plan.json"
+        if path.exists():
+            if path.read_bytes() != plan.to_bytes():
+                raise RunError(f"run {plan.run_id} exists with another plan.", hint="Choose another run id.")
+            return
+        write_bytes(path, plan.to_bytes())
+
+    def plan(self, run_id: str) -> RunPlan:
+        """The stored plan.
+
+        Raises:
+            RunError: there is no such run.
+        """
+        path = self.run_folder(run_id) / "plan.json"
+        if not path.exists():
+            raise RunError(f"there is no run {run_id} in {self.folder}.")
+        return RunPlan.from_bytes(path.read_bytes())
+
+    def journal(self, run_id: str, observe: Callable[[RunState, Event], None] | None = None) -> RunJournal:
+        """The run's journal, replayed."""
+        return RunJournal(self.run_folder(run_id), durable=self.plan(run_id).durable, observe=observe)
+
+    def trained_arrays(self, run_id: str) -> dict[str, NDArray[np.generic]]:
+        """Weights and scaler at the end of a run: what a later run starts warm from.
+
+        Raises:
+            RunError: the run has no checkpoint.
+        """
+        plan = self.plan(run_id)
+        journal = self.journal(run_id)
+        if journal.state.checkpoint is None:
+            raise RunError(f"run {run_id} ended before its first checkpoint.")
+        return journal.load_checkpoint(journal.state.checkpoint, model_of(plan.task, plan.seed).names)
