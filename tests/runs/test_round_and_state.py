@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -134,7 +135,7 @@ def test_nothing_follows_the_end() -> None:
 
 def test_a_checkpoint_gives_back_the_same_bits(tmp_path: Path) -> None:
     journal = RunJournal(tmp_path)
-    arrays = {"z": np.array([[1.5, -0.0]], np.float32), "a": np.array([np.pi], np.float64)}
+    arrays: dict[str, Any] = {"z": np.array([[1.5, -0.0]], np.float32), "a": np.array([np.pi], np.float64)}
     file = journal.save_checkpoint("round-1", arrays)
     back = journal.load_checkpoint(file, ("z", "a"))
     assert list(back) == ["z", "a"]

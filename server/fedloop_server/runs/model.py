@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedloop_core.arrays import NamedArrays
-from fedloop_core.models import initial_arrays
-from fedloop_core.scaling import SCALER_DEVIATION, SCALER_MEAN, Scaler
+from fedloop_core.models import initial_arrays, logistic_arrays
+from fedloop_core.newton import Standardisation, design_columns, logistic_coefficients
+from fedloop_core.scaling import Scaler
 from fedloop_core.schema import FeatureSchema
 from fedloop_core.task.document import NewtonRaphson, Task
 
@@ -49,6 +50,9 @@ class RunModel(Protocol):
     @property
     def names(self) -> tuple[str, ...]:
         """Names of ``all_arrays`` in order."""
+
+    def deployable(self) -> Arrays:
+        """Parameters of the task's torch model and its scaler: what is exported."""
 
 
 class AveragedModel:
@@ -99,20 +103,20 @@ class AveragedModel:
         """Names of ``all_arrays`` in order."""
         return tuple(self.all_arrays())
 
+    def deployable(self) -> Arrays:
+        """The same arrays."""
+        return self.all_arrays()
+
 
 class NewtonModel:
-    """Coefficients of a logistic regression on the design matrix: intercept, numbers, categories without their first."""
+    """Coefficients of a logistic regression on the design matrix of ``fedloop_core.newton``."""
 
     def __init__(self, task: Task, warm: NamedArrays | None = None) -> None:
         self._schema = task.feature_schema
         self._scaling = task.preprocessing.scaling
-        self._mean = np.zeros(self.scaled_columns)
-        self._deviation = np.ones(self.scaled_columns)
+        public = Scaler.from_ranges(self._schema).arrays() if self._scaling == "range" else {}
+        self._standardisation = Standardisation.from_arrays(self._schema, public)
         self.trained: Arrays = {"theta": np.zeros(1 + self.scaled_columns)}
-        if self._scaling == "range":
-            scaler = Scaler.from_ranges(self._schema)
-            self._mean[: len(self._schema.numeric)] = scaler.mean
-            self._deviation[: len(self._schema.numeric)] = scaler.deviation
         if warm is not None:
             self.load(warm)
 
@@ -123,8 +127,8 @@ class NewtonModel:
 
     @property
     def scaled_columns(self) -> int:
-        """Numbers, then for each category its codes but the first."""
-        return len(self._schema.numeric) + sum(f.cardinality - 1 for f in self._schema.categorical)
+        """Columns of the design."""
+        return len(design_columns(self._schema))
 
     @property
     def largest_moment(self) -> float:
@@ -132,25 +136,33 @@ class NewtonModel:
         return _largest_moment(self._schema)
 
     def set_moments(self, total: NDArray[np.float64], squares: NDArray[np.float64], count: NDArray[np.float64]) -> None:
-        """Mean and sample deviation (``count - 1``), in float64."""
-        self._mean = total / count
-        variance = (squares - count * self._mean**2) / (count - 1)
-        self._deviation = np.sqrt(np.maximum(variance, 0.0)) + 1e-9
+        """Mean and sample deviation of every column, in float64."""
+        self._standardisation = Standardisation.from_moments(total, squares, count)
 
     def all_arrays(self) -> Arrays:
         """``theta``, ``scaler.mean``, ``scaler.deviation``, all float64."""
-        return {**self.trained, SCALER_MEAN: self._mean, SCALER_DEVIATION: self._deviation}
+        return {**self.trained, **self._standardisation.arrays()}
 
     def load(self, arrays: NamedArrays) -> None:
         """Takes over coefficients and scaler."""
         self.trained = {"theta": np.array(arrays["theta"])}
-        self._mean = np.array(arrays[SCALER_MEAN], dtype=np.float64)
-        self._deviation = np.array(arrays[SCALER_DEVIATION], dtype=np.float64)
+        self._standardisation = Standardisation.from_arrays(self._schema, arrays)
 
     @property
     def names(self) -> tuple[str, ...]:
         """Names of ``all_arrays`` in order."""
         return tuple(self.all_arrays())
+
+    def deployable(self) -> Arrays:
+        """The same log odds as the parameters of the model ``logistic``, which scales numbers and leaves dummies."""
+        theta = self.trained["theta"].astype(np.float64)
+        coefficients = logistic_coefficients(theta, self._schema, self._standardisation)
+        numeric = len(self._schema.numeric)
+        scaler = Scaler(
+            self._standardisation.mean[:numeric].astype(np.float32),
+            self._standardisation.deviation[:numeric].astype(np.float32),
+        )
+        return {**logistic_arrays(coefficients), **(scaler.arrays() if numeric else {})}
 
 
 def model_of(task: Task, seed: int, warm: Mapping[str, NDArray[np.generic]] | None = None) -> RunModel:
