@@ -1,0 +1,172 @@
+"""Rows from CSV files: one file for each site, or one that is divided over the sites.
+
+A file is UTF-8 with commas and a header; columns are found by name and others are ignored. A row that does not fit the
+task's schema is skipped and told; a missing column ends the reading, since then no row fits.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedloop_core.dataset import Dataset
+from fedloop_core.encoding import Cell, InputEncoder, Row
+from fedloop_core.errors import ColumnMissing, ColumnValueInvalid, FileMissing, LabelUnknown
+from fedloop_core.schema import (
+    Feature,
+    ImageFeature,
+    Label,
+    NumericFeature,
+    SignalFeature,
+    SurvivalLabel,
+    label_columns,
+)
+from fedloop_core.task import Task
+
+__all__ = ["Table", "csv_files", "read_table"]
+
+_MISSING_NUMBERS = frozenset({"", "?", "na", "n/a", "nan", "null", "none"})
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of a file that fit the schema, and for each other row a sentence that says where and why."""
+
+    rows: Dataset
+    skipped: tuple[str, ...]
+
+
+def csv_files(folder: Path) -> tuple[Path, ...]:
+    """The CSV files of a folder by name.
+
+    Raises:
+        FileMissing: the folder cannot be read or holds none.
+    """
+    try:
+        files = sorted(path for path in folder.iterdir() if path.suffix.lower() == ".csv" and path.is_file())
+    except OSError as error:
+        raise FileMissing(f"cannot read the folder {folder}: {error.strerror}.") from error
+    if not files:
+        raise FileMissing(f"the folder {folder} holds no CSV file.", hint="Put one file for each site there.")
+    return tuple(files)
+
+
+def read_table(path: Path, task: Task) -> Table:
+    """Reads one file.
+
+    Raises:
+        FileMissing: the file is not there, empty, not UTF-8 or not CSV.
+        ColumnMissing: the header lacks a column of the task.
+        ColumnValueInvalid: the header names a column twice.
+    """
+    schema = task.feature_schema
+    encoder = InputEncoder(schema)
+    lines = _lines(path)
+    header = _header(path, next(lines, (1, []))[1], task)
+    rows: list[Row] = []
+    labels: list[NDArray[np.generic]] = []
+    units: list[str] = []
+    skipped: list[str] = []
+    for line, cells in lines:
+        try:
+            named = _named(header, cells)
+            row = {feature.name: _cell(feature, named[feature.name]) for feature in schema.features}
+            encoder.encode([row])
+            label = _label(schema.label, encoder, named)
+            unit = _unit(task, named, line)
+        except (ColumnValueInvalid, LabelUnknown) as error:
+            why = error.message.removeprefix("row 1, ").removeprefix("row 1: ")
+            skipped.append(f"{path.name}:{line}: {why}")
+            continue
+        rows.append(row)
+        labels.append(label)
+        units.append(unit)
+    kept = np.concatenate([_no_labels(schema.label, encoder), *labels])
+    return Table(Dataset(encoder.encode(rows), kept, tuple(units)), tuple(skipped))
+
+
+def _lines(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """Line number and cells of each record that is not empty."""
+    try:
+        content = path.read_bytes()
+        text = content.decode("utf-8-sig")
+    except OSError as error:
+        raise FileMissing(f"cannot read {path}: {error.strerror}.") from error
+    except UnicodeDecodeError as error:
+        line = error.object.count(b"\n", 0, error.start) + 1
+        raise FileMissing(f"{path}:{line}: is not UTF-8 text.", hint="Save the file as CSV UTF-8.") from error
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    try:
+        for cells in reader:
+            if any(cell.strip() for cell in cells):
+                yield reader.line_num, [cell.strip() for cell in cells]
+    except csv.Error as error:
+        raise FileMissing(f"{path}:{reader.line_num}: is not CSV: {error}.") from error
+
+
+def _header(path: Path, header: list[str], task: Task) -> list[str]:
+    if not header:
+        raise FileMissing(f"{path} is empty.", hint="Its first line must name the columns.")
+    unit_column = task.privacy.unit_column
+    wanted = [feature.name for feature in task.features] + list(label_columns(task.label).values())
+    wanted += [] if unit_column is None else [unit_column]
+    missing = [name for name in wanted if name not in header]
+    if missing:
+        other = len(header) == 1 and any(mark in header[0] for mark in ";\t")
+        hint = "Separate the columns by commas." if other else f"It has: {', '.join(header[:20])}."
+        raise ColumnMissing(
+            f"{path} has no column {', '.join(map(repr, missing))}.", hint=hint, column=missing[0], file=path.name
+        )
+    doubled = sorted({name for name in wanted if header.count(name) > 1})
+    if doubled:
+        raise ColumnValueInvalid(f"{path} has two columns {doubled[0]!r}.", column=doubled[0], file=path.name)
+    return header
+
+
+def _named(header: list[str], cells: list[str]) -> dict[str, str]:
+    if len(cells) != len(header):
+        raise ColumnValueInvalid(f"has {len(cells)} cells; the header has {len(header)}.")
+    return dict(zip(header, cells, strict=True))
+
+
+def _cell(feature: Feature, cell: str) -> Cell:
+    match feature:
+        case NumericFeature():
+            return None if cell.lower() in _MISSING_NUMBERS else cell
+        case ImageFeature() | SignalFeature():
+            return cell.strip("[]").replace(",", " ").split()
+        case _:
+            return cell
+
+
+def _label(label: Label, encoder: InputEncoder, cells: Mapping[str, str]) -> NDArray[np.generic]:
+    if not isinstance(label, SurvivalLabel):
+        return encoder.encode_labels([cells[label.name]])
+    try:
+        time, event = float(cells[label.time]), float(cells[label.event])
+    except ValueError:
+        time, event = math.nan, math.nan
+    if not (math.isfinite(time) and time >= 0 and event in (0.0, 1.0)):
+        raise LabelUnknown(f"columns {label.time!r} and {label.event!r} are not a time and 0 or 1.")
+    return np.array([[time, event]], dtype=np.float32)
+
+
+def _no_labels(label: Label, encoder: InputEncoder) -> NDArray[np.generic]:
+    return np.empty((0, 2), dtype=np.float32) if isinstance(label, SurvivalLabel) else encoder.encode_labels([])
+
+
+def _unit(task: Task, cells: Mapping[str, str], line: int) -> str:
+    """The unit that a column names, else the row itself."""
+    column = task.privacy.unit_column
+    if column is None:
+        return f"row-{line}"
+    if not cells[column]:
+        raise ColumnValueInvalid(f"column {column!r} is missing, and names whose privacy the row is.", column=column)
+    return cells[column]
