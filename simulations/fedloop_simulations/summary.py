@@ -1,0 +1,150 @@
+"""``summary.json``: what a simulation ended with, for machines. The schema is versioned by ``format``.
+
+With a seed everything but ``timings`` is the same twice. Fields are only ever added within one format; ``docs/summary.md``
+explains them one by one.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from fedloop_core.strict import Strict
+from fedloop_core.task.document import ExportTarget
+from fedloop_simulations.drift import DriftKind
+
+__all__ = [
+    "ArtifactSummary",
+    "DeviceSummary",
+    "DriftSummary",
+    "LeftOutSummary",
+    "Metric",
+    "SiteSummary",
+    "StreamSummary",
+    "Summary",
+    "Timings",
+    "VersionSummary",
+]
+
+
+class Metric(Strict):
+    """A share with its 95 per cent interval; ``rows`` may be noised and so need not be whole."""
+
+    accuracy: float
+    low: float
+    high: float
+    rows: float
+
+
+class SiteSummary(Strict):
+    """A site: its rows as they were at the start, and its privacy at the end.
+
+    ``epsilon`` and ``evaluation_epsilon`` are what its training and evaluation rows have spent for life, ``budget`` what the
+    training rows may spend for life; none of them without privacy.
+    """
+
+    name: str
+    rows: int
+    evaluation_rows: int
+    stream_rows: int
+    skipped_rows: int
+    feedback_rows: int
+    metrics: Metric | None
+    epsilon: float | None
+    evaluation_epsilon: float | None
+    delta: float | None
+    budget: float | None
+
+
+class LeftOutSummary(Strict):
+    """A site that was left out of a run or of one of its rounds (``round`` 0: of the run)."""
+
+    run: str
+    site: str
+    round: int
+    code: str
+    reason: str
+
+
+class ArtifactSummary(Strict):
+    """A file that can be deployed: its measured accuracy at the sites and its latency on this machine."""
+
+    kind: ExportTarget
+    bytes: int
+    sha256: str
+    metrics: Metric | None
+
+
+class VersionSummary(Strict):
+    """A version. ``float_metrics`` and ``int8_metrics`` are measured at the sites on the artifacts themselves.
+
+    ``held_out`` is the simulator's own measurement of the float model on all held-out rows of each site, which only a
+    rehearsal can take: nothing of it was available to training.
+    """
+
+    number: int
+    parent: int | None
+    run: str
+    released: bool
+    reasons: tuple[str, ...]
+    float_metrics: Metric | None
+    int8_metrics: Metric | None
+    artifacts: tuple[ArtifactSummary, ...]
+    held_out: dict[str, float]
+
+
+class DeviceSummary(Strict):
+    """A device at the end."""
+
+    id: str
+    site: str
+    runtime: str
+    version: int | None
+    predictions: int
+
+
+class DriftSummary(Strict):
+    """What was injected and what was noticed: ``detected_window`` counts a site's windows since the version went live."""
+
+    kind: DriftKind
+    injected_at_tick: int | None
+    detected: bool
+    detected_at_tick: int | None
+    detected_window: int | None
+    detected_by: str | None
+
+
+class StreamSummary(Strict):
+    """Accuracy of what devices answered, by phase; none where no row was streamed."""
+
+    before: Metric | None
+    under: Metric | None
+    after: Metric | None
+
+
+class Timings(Strict):
+    """Seconds of each stage and of the whole; ``latency_us`` is the median of one prediction by artifact."""
+
+    seconds: dict[str, float]
+    total_seconds: float
+    latency_us: dict[str, float]
+    peak_memory_bytes: int
+
+
+class Summary(Strict):
+    """The whole document."""
+
+    format: Literal[1] = 1
+    fedloop: str
+    task: str
+    seed: int | None
+    private: bool
+    epsilon: float | None
+    sites: tuple[SiteSummary, ...]
+    left_out: tuple[LeftOutSummary, ...]
+    versions: tuple[VersionSummary, ...]
+    devices: tuple[DeviceSummary, ...]
+    drift: DriftSummary
+    retrained: bool
+    decisions: tuple[str, ...]
+    stream_accuracy: StreamSummary
+    timings: Timings
