@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,7 +41,7 @@ class CoordinatorHome:
     def registry(self) -> Registry:
         """Versions, artifacts, gates and stages."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        return Registry(f"sqlite:///{(self.folder / 'registry.db').resolve()}", self.blobs())
+        return Registry(f"sqlite:///{(self.folder / 'registry.db').resolve()}", self.blobs(), lambda: int(time.time()))
 
     def run_folder(self, run_id: str) -> Path:
         """Plan, journal and checkpoints of a run."""

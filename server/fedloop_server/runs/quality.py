@@ -12,7 +12,7 @@ from typing import Literal
 
 from scipy.stats import binomtest, norm
 
-from fedloop_core.task.document import QualityGate
+from fedloop_core.task.document import ExportTarget, QualityGate
 from fedloop_server.runs.state import Measured
 
 __all__ = ["Decision", "Estimate", "accuracy", "decide", "difference"]
@@ -70,9 +70,9 @@ def difference(first: Estimate, second: Estimate) -> Estimate:
 
 def decide(
     gate: QualityGate,
-    artifacts: Mapping[str, Estimate],
+    artifacts: Mapping[ExportTarget, Estimate],
     *,
-    float_kind: str,
+    float_kind: ExportTarget,
     production: Estimate | None,
 ) -> tuple[bool, tuple[Decision, ...]]:
     """Whether a version is released, with every bound's verdict.

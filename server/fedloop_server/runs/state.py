@@ -7,7 +7,7 @@ Order of events::
 
     AttemptStarted  SiteAdmitted* SiteLeftOut*  ScalerFixed
     ( RoundOpened  SiteLeftOut*  RoundClosed )*
-    VersionRegistered  GateDecided*
+    VersionRegistered  ArtifactMeasured*  GateDecided
     RunFinished | RunFailed
 
 A new ``AttemptStarted`` may come anywhere: a round that was open then is opened again.
@@ -21,8 +21,10 @@ from typing import Annotated, Literal
 from pydantic import Field, TypeAdapter
 
 from fedloop_core.strict import Strict
+from fedloop_core.task.document import ExportTarget
 
 __all__ = [
+    "ArtifactMeasured",
     "AttemptStarted",
     "Event",
     "EventAdapter",
@@ -152,6 +154,15 @@ class VersionRegistered(Strict):
     version: Annotated[int, Field(ge=1)]
 
 
+class ArtifactMeasured(Strict):
+    """An artifact, of this version or of the one in production, was evaluated at the sites as the file that ships."""
+
+    event: Literal["artifact-measured"] = "artifact-measured"
+    version: Annotated[int, Field(ge=1)]
+    kind: ExportTarget
+    measured: tuple[Measured, ...]
+
+
 class GateDecided(Strict):
     """The quality gate decided on the version."""
 
@@ -184,6 +195,7 @@ Event = Annotated[
     | RoundOpened
     | RoundClosed
     | VersionRegistered
+    | ArtifactMeasured
     | GateDecided
     | RunFinished
     | RunFailed,
@@ -203,6 +215,7 @@ class RunState(Strict):
     open_round: RoundOpened | None = None
     checkpoint: str | None = None
     version: int | None = None
+    artifacts: tuple[ArtifactMeasured, ...] = ()
     gate: GateDecided | None = None
     failure: RunFailed | None = None
 
@@ -215,6 +228,11 @@ class RunState(Strict):
     def ended(self) -> bool:
         """Whether nothing more happens."""
         return self.phase in {Phase.FINISHED, Phase.FAILED}
+
+    def measured(self, version: int, kind: str) -> tuple[Measured, ...] | None:
+        """Counts of an artifact that was evaluated; None when it was not."""
+        found = (m.measured for m in self.artifacts if (m.version, m.kind) == (version, kind))
+        return next(found, None)
 
     def member(self, site: str) -> Member | None:
         """The member of that name, if it is one."""
@@ -251,6 +269,8 @@ def apply(state: RunState, event: Event) -> RunState:
             change = {"rounds": (*state.rounds, event), "open_round": None, "checkpoint": checkpoint}
         case VersionRegistered(version=version):
             change = {"phase": Phase.RELEASING, "version": version}
+        case ArtifactMeasured():
+            change = {"artifacts": (*state.artifacts, event)}
         case GateDecided():
             change = {"gate": event}
         case RunFinished():

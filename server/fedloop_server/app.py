@@ -1,0 +1,108 @@
+"""The Flower ServerApp: takes up a run of a coordinator's folder and drives it to its end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+
+from fedloop_core.errors import FedloopError, RunError
+from fedloop_server import registry as records
+from fedloop_server.home import CoordinatorHome
+from fedloop_server.registry import Registry
+from fedloop_server.runs.candidate import Candidate
+from fedloop_server.runs.driver import RunDriver
+from fedloop_server.runs.exchange import Exchange
+from fedloop_server.runs.journal import RunJournal
+from fedloop_server.runs.model import RunModel, model_of
+from fedloop_server.runs.plan import RunPlan
+from fedloop_server.runs.state import Event, RunFailed, RunFinished, RunState
+
+__all__ = ["HOME_KEY", "RUN_KEY", "app", "drive", "server_app"]
+
+HOME_KEY = "fedloop-home"
+RUN_KEY = "fedloop-run"
+
+Observer = Callable[[RunState, Event], None]
+
+
+def drive(grid: Grid, home: CoordinatorHome, run_id: str, observe: Observer | None = None) -> RunState:
+    """Drives a run, from its beginning or from where its last process left it; returns its state at the end.
+
+    A failure that has a name ends the run as failed, in the journal and the registry; it is not raised.
+    """
+    plan = home.plan(run_id)
+    journal = home.journal(run_id, observe)
+    if journal.state.ended:
+        return journal.state
+    with closing(home.registry()) as registry:
+        _open(registry, plan)
+        try:
+            _attempt(grid, home, registry, plan, journal)
+        except FedloopError as error:
+            journal.record(RunFailed(code=error.code, reason=error.message, unix=time.time()))
+            registry.finish_run(run_id, records.RunState.FAILED, str(error))
+        else:
+            journal.record(RunFinished(unix=time.time()))
+            registry.finish_run(run_id, records.RunState.SUCCEEDED)
+    return journal.state
+
+
+def server_app(observe: Observer) -> ServerApp:
+    """The app with somebody who watches each event, for the process that runs it."""
+    watched = ServerApp()
+
+    @watched.main()
+    def main(grid: Grid, context: Context) -> None:
+        drive(grid, _home(context), str(context.run_config[RUN_KEY]), observe)
+
+    return watched
+
+
+app = ServerApp()
+
+
+@app.main()
+def _main(grid: Grid, context: Context) -> None:
+    drive(grid, _home(context), str(context.run_config[RUN_KEY]))
+
+
+def _home(context: Context) -> CoordinatorHome:
+    return CoordinatorHome(Path(str(context.run_config[HOME_KEY])))
+
+
+def _open(registry: Registry, plan: RunPlan) -> None:
+    registry.register_task(plan.task)
+    if all(run.run_id != plan.run_id for run in registry.runs(plan.task.name)):
+        registry.open_run(plan.run_id, plan.task.digest.hex(), plan.warm_from)
+
+
+def _attempt(grid: Grid, home: CoordinatorHome, registry: Registry, plan: RunPlan, journal: RunJournal) -> None:
+    key = home.envelope_key
+    model = _model(home, registry, plan)
+
+    def connect(attempt: int) -> Exchange:
+        return Exchange(grid, key, run_id=plan.run_id, attempt=attempt, task_digest=plan.task.digest)
+
+    driver = RunDriver(plan, journal, model, connect)
+    driver.train()
+    if plan.export:
+        Candidate(plan, journal, registry, driver.exchange).make(model.deployable())
+
+
+def _model(home: CoordinatorHome, registry: Registry, plan: RunPlan) -> RunModel:
+    if plan.warm_from is None:
+        return model_of(plan.task, plan.seed)
+    parent = registry.version(plan.task.name, plan.warm_from)
+    warm = home.trained_arrays(parent.run_id)
+    try:
+        return model_of(plan.task, plan.seed, warm)
+    except KeyError as error:
+        raise RunError(
+            f"version {plan.warm_from} has no array {error.args[0]}: its model is another one.",
+            hint="Start afresh instead of warm.",
+        ) from error

@@ -1,0 +1,154 @@
+"""From trained arrays to a version that may be released: registered, exported, evaluated at the sites, and judged."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from fedloop_core.arrays import NamedArrays
+from fedloop_core.task.document import ExportTarget
+from fedloop_proto.coordination.v1.coordination_pb2 import EvaluateArtifact, EvaluationRows, Instruction
+from fedloop_server.export import Artifact, ExportRequest, export_artifacts
+from fedloop_server.registry import Registry, Verdict, VersionMetric
+from fedloop_server.release import PublishedArtifact
+from fedloop_server.runs.answers import measured_in
+from fedloop_server.runs.exchange import Exchange, SiteAnswer
+from fedloop_server.runs.journal import RunJournal
+from fedloop_server.runs.plan import RunPlan
+from fedloop_server.runs.quality import Estimate, accuracy, decide
+from fedloop_server.runs.state import ArtifactMeasured, GateDecided, LeftOut, Measured, SiteLeftOut, VersionRegistered
+from fedloop_server.runs.statement import lineage_of, privacy_of
+
+__all__ = ["FLOAT_REFERENCE", "Candidate"]
+
+FLOAT_REFERENCE: ExportTarget = "onnx-fp32"
+"""The artifact that stands for the model before quantisation (docs/adr/0006)."""
+
+
+class Candidate:
+    """The version that a run makes. Each step is journalled, so that a resumed run repeats none."""
+
+    def __init__(self, plan: RunPlan, journal: RunJournal, registry: Registry, exchange: Exchange) -> None:
+        self._plan = plan
+        self._task = plan.task
+        self._journal = journal
+        self._registry = registry
+        self._exchange = exchange
+        self._asked = 0
+
+    def make(self, arrays: NamedArrays) -> int:
+        """Registers, exports, evaluates and judges; returns the version's number."""
+        version = self._register()
+        artifacts = self._export(version, arrays)
+        for artifact in artifacts:
+            self._measure(version, artifact)
+        production = self._measure_production()
+        self._judge(version, [artifact.kind for artifact in artifacts], production)
+        return version
+
+    def _register(self) -> int:
+        if self._journal.state.version is not None:
+            return self._journal.state.version
+        known = [v.number for v in self._registry.versions(self._task.name) if v.run_id == self._plan.run_id]
+        if known:  # the process died between the registry and the journal
+            number = known[0]
+        else:
+            state = self._journal.state
+            record = self._registry.register_version(
+                self._plan.run_id, privacy_of(self._plan, state), lineage_of(self._plan, state)
+            )
+            number = record.number
+        self._journal.record(VersionRegistered(version=number))
+        return number
+
+    def _export(self, version: int, arrays: NamedArrays) -> list[PublishedArtifact]:
+        record = self._registry.version(self._task.name, version)
+        wanted = tuple(dict.fromkeys((FLOAT_REFERENCE, *self._task.export.targets)))
+        there = {artifact.kind for artifact in record.artifacts}
+        if not there.issuperset(wanted):
+            export = self._task.export.model_copy(update={"targets": wanted})
+            request = ExportRequest(
+                task=self._task.model_copy(update={"export": export}),
+                version=version,
+                arrays=arrays,
+                lineage=record.lineage,
+                privacy=record.privacy,
+                seed=self._plan.seed,
+            )
+            for artifact in export_artifacts(request):
+                self._registry.add_artifact(self._task.name, version, _published(artifact))
+        return [self._registry.read_artifact(self._task.name, version, kind) for kind in wanted]
+
+    def _measure(self, version: int, artifact: PublishedArtifact) -> tuple[Measured, ...]:
+        """Counts of an artifact at every site; a site that fails is left out of this evaluation by name."""
+        self._asked += 1
+        round_number = self._task.rounds.count + self._asked
+        known = self._journal.state.measured(version, artifact.kind)
+        if known is not None:
+            return known
+        sites = sorted(member.site for member in self._journal.state.members)
+        work = {
+            site: Instruction(
+                evaluate_artifact=EvaluateArtifact(
+                    description=artifact.description, rows=EvaluationRows.EVALUATION_ROWS_ALL
+                )
+            )
+            for site in sites
+        }
+        model = {"artifact": np.frombuffer(artifact.model, dtype=np.uint8)}
+        measured: list[Measured] = []
+        for reply in self._exchange.ask(round_number, work, model, deadline_seconds=self._task.rounds.deadline_seconds):
+            if isinstance(reply, SiteAnswer):
+                measured.extend(measured_in(reply.site, reply.answer.evaluation))
+                continue
+            out = LeftOut(site=reply.site, round=round_number, code=reply.code, reason=reply.reason)
+            self._journal.record(SiteLeftOut(left_out=out))
+        ordered = tuple(sorted(measured, key=lambda counts: counts.site))
+        self._journal.record(ArtifactMeasured(version=version, kind=artifact.kind, measured=ordered))
+        return ordered
+
+    def _measure_production(self) -> Estimate | None:
+        """The version in production on today's rows, by the artifact that most devices run."""
+        production = self._registry.production(self._task.name)
+        if production is None:
+            return None
+        kind = self._task.export.targets[-1]
+        artifact = self._registry.read_artifact(self._task.name, production.number, kind)
+        measured = self._measure(production.number, artifact)
+        return accuracy(measured, self._task.gates.quality.confidence)
+
+    def _judge(self, version: int, kinds: Sequence[ExportTarget], production: Estimate | None) -> None:
+        if self._journal.state.gate is not None:
+            return
+        gate = self._task.gates.quality
+        by_kind = {kind: self._journal.state.measured(version, kind) or () for kind in kinds}
+        overall = {kind: accuracy(measured, gate.confidence) for kind, measured in by_kind.items()}
+        self._record_metrics(version, by_kind, overall)
+        released, decisions = decide(gate, overall, float_kind=FLOAT_REFERENCE, production=production)
+        for decision in decisions:
+            verdict = Verdict(decision.verdict)
+            self._registry.add_gate_result(self._task.name, version, decision.name, verdict, decision.detail)
+        reasons = tuple(f"{d.name}: {d.verdict} ({d.detail})" for d in decisions)
+        self._journal.record(GateDecided(released=released, reasons=reasons))
+
+    def _record_metrics(
+        self, version: int, by_kind: dict[ExportTarget, tuple[Measured, ...]], overall: dict[ExportTarget, Estimate]
+    ) -> None:
+        if self._registry.version(self._task.name, version).metrics:
+            return
+        confidence = self._task.gates.quality.confidence
+        metrics = [_metric("all", kind, estimate) for kind, estimate in overall.items()]
+        for kind, measured in by_kind.items():
+            metrics.extend(_metric(m.site, kind, accuracy([m], confidence)) for m in measured)
+        self._registry.add_metrics(self._task.name, version, metrics)
+
+
+def _metric(scope: str, kind: str, estimate: Estimate) -> VersionMetric:
+    return VersionMetric(scope, kind, "accuracy", estimate.value, estimate.low, estimate.high, estimate.total)
+
+
+def _published(artifact: Artifact) -> PublishedArtifact:
+    return PublishedArtifact.of(
+        artifact.description, model=artifact.model, golden=artifact.golden, profile=artifact.profile
+    )

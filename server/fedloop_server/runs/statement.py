@@ -1,0 +1,64 @@
+"""Where a version comes from and what is promised about the people in its data."""
+
+from __future__ import annotations
+
+from importlib.metadata import PackageNotFoundError, version
+
+from fedloop_core.artifact import Lineage, PrivacyStatement, SitePrivacy
+from fedloop_server.runs.plan import RunPlan
+from fedloop_server.runs.state import RunState, SiteSpend
+
+__all__ = ["latest_spends", "lineage_of", "privacy_of"]
+
+_PACKAGES = ("fedloop", "flwr", "numpy", "onnx", "onnxruntime", "opacus", "torch")
+
+
+def latest_spends(state: RunState) -> dict[str, SiteSpend]:
+    """The last that each site said of its spending, by name."""
+    return {spend.site: spend for closed in state.rounds for spend in closed.spends}
+
+
+def privacy_of(plan: RunPlan, state: RunState) -> PrivacyStatement:
+    """The statement of a finished training. Evaluation is stated at what it may spend, since it follows the export."""
+    privacy = plan.task.privacy
+    mechanism = (
+        "DP-SGD at each site (Abadi 2016), Poisson sampling, accounted by RDP; counts with discrete Laplace noise"
+        if privacy.private
+        else "none"
+    )
+    sites = tuple(
+        SitePrivacy(
+            site=spend.site,
+            epsilon=spend.run_epsilon,
+            delta=privacy.delta,
+            lifetime_epsilon=spend.lifetime_epsilon,
+            evaluation_epsilon=privacy.epsilon_of_evaluations,
+        )
+        for _, spend in sorted(latest_spends(state).items())
+        if privacy.private
+    )
+    return PrivacyStatement(
+        private=privacy.private and plan.private,
+        unit=privacy.unit_column or "record",
+        adjacency="add-or-remove",
+        mechanism=mechanism,
+        sites=sites,
+    )
+
+
+def lineage_of(plan: RunPlan, state: RunState) -> Lineage:
+    """The run, the task, the parent, the data by keyed fingerprint, and the software of this process."""
+    return Lineage(
+        run_id=plan.run_id,
+        parent_version=plan.warm_from,
+        task_digest=plan.task.digest.hex(),
+        data_fingerprints={member.site: member.data_fingerprint for member in state.members},
+        software={name: found for name in _PACKAGES if (found := _version(name))},
+    )
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return ""
