@@ -9,10 +9,11 @@ from fedloop_core.encoding import InputEncoder, Inputs
 from fedloop_core.errors import FeedbackRefused, InputRefused, StorageError
 from fedloop_core.schema import FeatureSchema
 from fedloop_edge.hub.boundary import answering
-from fedloop_edge.hub.intake import Item, QueueKey, Stream
+from fedloop_edge.hub.intake import Item, QueueKey
 from fedloop_edge.hub.services import HubParts
 from fedloop_edge.hub.sink import ReceivedExample, ReceivedSketch
 from fedloop_edge.inputs import InputChecker
+from fedloop_edge.streams import Stream
 from fedloop_proto.fleet.v1 import fleet_pb2, fleet_pb2_grpc
 from fedloop_proto.site.v1 import feedback_pb2, feedback_pb2_grpc
 

@@ -10,24 +10,16 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from enum import Enum
 
 from fedloop_core.errors import FedloopError, FeedbackRefused, StorageError
 from fedloop_edge.database import Database
+from fedloop_edge.streams import Stream
 
-__all__ = ["Intake", "Item", "QueueKey", "Settled", "Stream"]
+__all__ = ["Intake", "Item", "QueueKey", "Rejection", "Settled"]
 
 _STRIPES = 64
 _LARGEST_NUMBER = 2**53
 _LONGEST_QUEUE_ID = 64
-
-
-class Stream(Enum):
-    """The three things that a device numbers, each on its own."""
-
-    STATUS = "status"
-    SKETCH = "sketch"
-    LABELLED = "labelled"
 
 
 @dataclass(frozen=True)

@@ -13,12 +13,13 @@ from fedloop_core.certificates import CertificateAuthority
 from fedloop_core.errors import EnrollmentRefused, FeedbackRefused, HubBusy, MetadataRefused, RegistryError, TrustError
 from fedloop_edge.hub.boundary import Caller, answering
 from fedloop_edge.hub.config import HubConfig
-from fedloop_edge.hub.intake import Intake, Item, QueueKey, Stream
+from fedloop_edge.hub.intake import Intake, Item, QueueKey
 from fedloop_edge.hub.registry import DeviceRegistry
 from fedloop_edge.hub.sink import FeedbackSink, ReceivedStatus
 from fedloop_edge.hub.source import ReleaseSource
 from fedloop_edge.hub.tries import FailedTries
 from fedloop_edge.hub.watch import RevisionBoard
+from fedloop_edge.streams import Stream
 from fedloop_proto.fleet.v1 import fleet_pb2, fleet_pb2_grpc
 
 __all__ = ["CHUNK_BYTES", "EnrollmentService", "FleetService", "HubParts", "StreamLimit"]
