@@ -98,15 +98,13 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         status = typer.main.get_command(root).main(given, prog_name="fedloop", standalone_mode=False)
     except FedloopError as error:
         sys.exit(_tell(error, given))
-    except click.Abort:
+    except (click.Abort, KeyboardInterrupt):
         sys.exit(_interrupted())
     except click.exceptions.NoArgsIsHelpError as error:
         print(error.format_message(), end="", file=sys.stderr)  # with rich, it has printed itself
         sys.exit(UsageError.exit_status)
     except click.ClickException as error:
         sys.exit(_tell(_misused(error), given))
-    except KeyboardInterrupt:
-        sys.exit(_interrupted())
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader left: nobody to tell
         sys.exit(1)
@@ -115,6 +113,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         sys.exit(_bug(error) if entry is None or _is_ours(error) else _tell(_not_installed(entry, error), given))
     except Exception as error:  # noqa: BLE001 - the process boundary
         sys.exit(_bug(error))
+    if status == INTERRUPTED:  # typer's rendering of Ctrl-C
+        sys.exit(_interrupted())
     sys.exit(status if isinstance(status, int) else 0)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 from pathlib import Path
@@ -28,7 +29,8 @@ def write_bytes(path: Path, content: bytes, *, mode: int = 0o644) -> None:
         temporary.replace(path)
         _sync_folder(path.parent)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # not there, or its folder is none
+            temporary.unlink()
         raise StorageError(f"cannot write {path}: {error.strerror}.", hint="Free space or correct rights.") from error
 
 

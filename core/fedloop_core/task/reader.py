@@ -88,15 +88,15 @@ def _parsed(text: str, source: str) -> dict[str, object]:
         return tomllib.loads(text)
     except RecursionError as error:
         raise TaskUnreadable(f"{source}: is not a task file: its arrays are nested too deeply.", file=source) from error
-    except ValueError as error:  # TOMLDecodeError, and integers too long for Python
-        said = str(error)
-        words, _, place = said.rstrip(")").rpartition(" (at ")
+    except tomllib.TOMLDecodeError as error:
+        words, _, place = str(error).rstrip(")").rpartition(" (at ")
         if place == "end of document":
             place = f"line {len(text.splitlines()) or 1}, column 1"
-        numbers = [word for word in place.replace(",", "").split() if word.isdigit()]
-        where = ":".join([source, *numbers])
+        where = ":".join([source, *(word for word in place.replace(",", "").split() if word.isdigit())])
         hint = "Strings need quotes, and every key may stand once."
-        raise TaskUnreadable(f"{where}: is not TOML: {words or said}.", hint=hint, file=source) from error
+        raise TaskUnreadable(f"{where}: is not TOML: {words}.", hint=hint, file=source) from error
+    except ValueError as error:  # an integer with more digits than Python reads
+        raise TaskUnreadable(f"{source}: holds a number with thousands of digits.", file=source) from error
 
 
 def _unsayable(node: object, place: Place) -> Iterator[Mistake]:
