@@ -51,6 +51,7 @@ __all__ = [
     "LabelUnknown",
     "MetadataRefused",
     "NoActiveModel",
+    "PolicyRefused",
     "OutputRefused",
     "PredictionUnknown",
     "PrivacyError",
@@ -250,6 +251,13 @@ class CertificateRefused(TrustError):
     """A key or certificate that cannot be read, does not fit its partner or has expired."""
 
     code = "FL-TRUST-005"
+
+
+class PolicyRefused(TrustError):
+    """The site's own policy does not allow what is asked; ``rule`` says which rule. No message can loosen it."""
+
+    code = "FL-TRUST-006"
+    wire_fields = frozenset({"rule"})
 
 
 class RunError(FedloopError):

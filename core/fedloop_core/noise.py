@@ -35,6 +35,10 @@ class NoiseSource(ABC):
     def derive(self, purpose: str) -> NoiseSource:
         """An independent source for one purpose, so that one consumer's draws never move another's."""
 
+    @abstractmethod
+    def seed_for(self, purpose: str) -> int:
+        """A seed of 63 bits for what needs no secrecy, such as the order of rows in training without privacy."""
+
     def normal(self, shape: tuple[int, ...], deviation: float) -> NDArray[np.float64]:
         """Gaussian noise, each value half the sum of four deviates.
 
@@ -43,6 +47,15 @@ class NoiseSource(ABC):
         """
         total: NDArray[np.float64] = self._generator.standard_normal((4, *shape)).sum(axis=0)
         return total * (deviation / 2.0)
+
+    def discrete_laplace(self, scale: float, size: int) -> NDArray[np.int64]:
+        """Whole numbers with probability proportional to ``exp(-|value| / scale)``: a difference of two geometrics.
+
+        For rehearsals, where noise must repeat; what is released for good is drawn by OpenDP.
+        """
+        success = -np.expm1(-1.0 / scale)
+        draws: NDArray[np.int64] = self._generator.geometric(success, (2, size)).astype(np.int64)
+        return draws[0] - draws[1]
 
     def poisson_sample(self, population: int, rate: float) -> NDArray[np.int64]:
         """Each index below ``population`` independently with probability ``rate``."""
@@ -69,6 +82,10 @@ class SystemNoise(NoiseSource):
         """Another source with a key of its own."""
         return SystemNoise()
 
+    def seed_for(self, purpose: str) -> int:  # noqa: ARG002  independent whatever the purpose
+        """A fresh seed each time."""
+        return secrets.randbits(63)
+
 
 class SeededNoise(NoiseSource):
     """Keyed from a seed and a purpose: the same twice, and no protection."""
@@ -87,3 +104,8 @@ class SeededNoise(NoiseSource):
     def derive(self, purpose: str) -> NoiseSource:
         """The source of this seed for one purpose."""
         return SeededNoise(self._seed, f"{self._purpose}/{purpose}")
+
+    def seed_for(self, purpose: str) -> int:
+        """The seed of this source for one purpose."""
+        name = f"fedloop seed {self._seed} {self._purpose}/{purpose}"
+        return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "little") >> 1

@@ -1,0 +1,116 @@
+"""DP-SGD (Abadi et al. 2016, arXiv 1607.00133) on Opacus, with sampling and noise from our noise source.
+
+What Opacus leaves open is closed here: a new optimizer for each round, so that nothing is carried between accounted
+steps; gradients that are not finite are zeroed before clipping; an empty batch is a step like any other; and a batch that
+is computed in several parts is never mixed with the next.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from opacus import GradSampleModule
+from opacus.optimizers import DPOptimizer
+from torch import Tensor, nn
+
+from fedloop_core.noise import NoiseSource
+
+__all__ = ["NoisyOptimizer", "physical_batches", "private_module"]
+
+
+class NoisyOptimizer(DPOptimizer):
+    """Opacus' optimizer for gradients of *summed* losses, clipped by unit.
+
+    Args:
+        optimizer: the plain optimizer that takes the noisy mean gradient.
+        noise: source of the noise.
+        noise_multiplier: deviation of the noise over the clipping norm.
+        clipping_norm: bound on the L2 norm of one unit's mean gradient.
+        expected_batch_size: sampling rate times number of units; fixed, whatever a batch holds.
+    """
+
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        *,
+        noise: NoiseSource,
+        noise_multiplier: float,
+        clipping_norm: float,
+        expected_batch_size: float,
+    ) -> None:
+        super().__init__(
+            optimizer,
+            noise_multiplier=noise_multiplier,
+            max_grad_norm=clipping_norm,
+            expected_batch_size=expected_batch_size,
+            loss_reduction="mean",
+        )
+        self._noise = noise
+        self.nonfinite_rows = 0
+
+    def accumulate(self, owners: NDArray[np.int64], units: int) -> None:
+        """Clips and adds the gradients of one part of a batch.
+
+        Args:
+            owners: for each row of the part, the place of its unit in the part.
+            units: number of units in the part.
+        """
+        if units == 0:
+            for parameter in self.params:
+                parameter.grad_sample = torch.zeros((0, *parameter.shape), dtype=parameter.dtype)
+        else:
+            self._zero_nonfinite_rows()
+            if len(owners) != units:
+                self._average_by_unit(torch.from_numpy(owners), units)
+        self.clip_and_accumulate()
+        for parameter in self.params:
+            parameter.grad_sample = None
+
+    def noisy_mean(self) -> None:
+        """Adds noise to what was accumulated and divides by the expected batch size: ``grad`` of each parameter."""
+        self.add_noise()
+        for parameter in self.params:
+            parameter.grad /= self.expected_batch_size
+
+    def descend(self) -> None:
+        """Steps along ``grad`` and forgets the batch."""
+        self.original_optimizer.step()
+        self.zero_grad(set_to_none=True)
+
+    def add_noise(self) -> None:
+        """Gaussian noise of deviation ``noise_multiplier * clipping_norm`` on each sum of clipped gradients."""
+        deviation = self.noise_multiplier * self.max_grad_norm
+        for parameter in self.params:
+            noise = torch.from_numpy(self._noise.normal(tuple(parameter.shape), deviation))
+            parameter.grad = (parameter.summed_grad.double() + noise).to(parameter.dtype)
+
+    def _zero_nonfinite_rows(self) -> None:
+        finite: Tensor | None = None
+        for parameter in self.params:
+            own = torch.isfinite(parameter.grad_sample.flatten(1)).all(dim=1)
+            finite = own if finite is None else finite & own
+        if finite is None or bool(finite.all()):
+            return
+        self.nonfinite_rows += int((~finite).sum())
+        for parameter in self.params:
+            parameter.grad_sample[~finite] = 0.0
+
+    def _average_by_unit(self, owners: Tensor, units: int) -> None:
+        rows = torch.bincount(owners, minlength=units)
+        for parameter in self.params:
+            total = torch.zeros((units, *parameter.shape), dtype=parameter.dtype)
+            total.index_add_(0, owners, parameter.grad_sample)
+            parameter.grad_sample = total / rows.view(-1, *[1] * parameter.dim())
+
+
+def physical_batches(units: NDArray[np.int64], size: int) -> tuple[NDArray[np.int64], ...]:
+    """Cuts the units of one batch into parts of at most ``size``; an empty batch is one empty part."""
+    if len(units) == 0:
+        return (units,)
+    return tuple(units[start : start + size] for start in range(0, len(units), size))
+
+
+def private_module(backbone: nn.Module) -> GradSampleModule:
+    """The backbone with hooks that keep each row's gradient of a *summed* loss."""
+    return GradSampleModule(backbone, loss_reduction="sum", strict=False)
