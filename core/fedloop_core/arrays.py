@@ -77,8 +77,8 @@ class ArraySpec:
         """Number of values in all arrays together."""
         return sum(int(np.prod(shape)) for shape in self.shapes)
 
-    def check(self, arrays: NamedArrays) -> None:
-        """Refuses arrays with other names, another order, other shapes or dtypes, or values that are not finite.
+    def check_layout(self, arrays: NamedArrays) -> None:
+        """Refuses arrays with other names, another order, other shapes or dtypes.
 
         Raises:
             UpdateRefused: names the first array that does not fit.
@@ -92,7 +92,16 @@ class ArraySpec:
             array = arrays[name]
             if array.shape != shape:
                 raise UpdateRefused(f"array {name} has shape {array.shape}; expected {shape}.", reason="shape")
-            if array.dtype.name != dtype:
+            if array.dtype != np.dtype(dtype):
                 raise UpdateRefused(f"array {name} has dtype {array.dtype}; expected {dtype}.", reason="dtype")
+
+    def check(self, arrays: NamedArrays) -> None:
+        """Like ``check_layout``, and refuses values that are not finite.
+
+        Raises:
+            UpdateRefused: names the first array that does not fit.
+        """
+        self.check_layout(arrays)
+        for name, array in arrays.items():
             if not np.isfinite(array).all():
                 raise UpdateRefused(f"array {name} holds values that are not finite.", reason="not-finite")

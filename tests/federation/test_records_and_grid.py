@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from fedloop_core.errors import UpdateRefused
-from fedloop_core.federation.records import TRAIN, pack, unpack
+from fedloop_core.federation.records import TRAIN, array_record, pack, unpack
 from fedloop_simulations.grid import InProcessGrid, Node
 
 DTYPES = st.sampled_from(["float32", "float64", "int64", "int32", "uint8"])
@@ -26,7 +26,7 @@ DTYPES = st.sampled_from(["float32", "float64", "int64", "int32", "uint8"])
     ),
 )
 def test_what_is_packed_is_unpacked_to_the_bit_and_in_order(body: bytes, arrays: dict[str, Any]) -> None:
-    got, back = unpack(pack(body, arrays))
+    got, back = unpack(pack(body, array_record(arrays)))
     assert got == body
     assert list(back) == list(arrays)
     for name, array in arrays.items():
@@ -64,7 +64,7 @@ def echo() -> ClientApp:
     @app.train()
     def train(message: Message, context: Context) -> Message:
         body, arrays = unpack(message.content)
-        return Message(pack(body + str(context.node_config["site"]).encode(), arrays), reply_to=message)
+        return Message(pack(body + str(context.node_config["site"]).encode(), array_record(arrays)), reply_to=message)
 
     return app
 
@@ -73,7 +73,7 @@ def test_the_grid_needs_of_flower_what_flower_still_has() -> None:
     """Fails when Flower moves one of the internals that flower_internals.py names."""
     grid = InProcessGrid({7: Node(echo(), {"site": "a"}), 8: Node(echo(), {"site": "b"})})
     arrays = {"x": np.arange(3, dtype=np.float32)}
-    first, second = grid.push_messages([Message(pack(b"for ", arrays), node, TRAIN) for node in (7, 8)])
+    first, second = grid.push_messages([Message(pack(b"for ", array_record(arrays)), node, TRAIN) for node in (7, 8)])
     (reply,) = grid.pull_messages([second])
     assert unpack(reply.content)[0] == b"for b"
     assert reply.metadata.reply_to_message_id == second
@@ -86,5 +86,5 @@ def test_the_grid_needs_of_flower_what_flower_still_has() -> None:
 
 def test_an_app_that_raises_becomes_an_error_reply() -> None:
     grid = InProcessGrid({7: Node(ClientApp(), {"site": "a"})})
-    (reply,) = grid.send_and_receive([Message(pack(b"", {}), 7, TRAIN)])
+    (reply,) = grid.send_and_receive([Message(pack(b"", ArrayRecord()), 7, TRAIN)])
     assert reply.has_error()

@@ -29,10 +29,11 @@ class FixedPointSum:
     def __init__(self, spec: ArraySpec, *, largest_value: float, total_weight: int) -> None:
         if not (math.isfinite(largest_value) and largest_value > 0) or total_weight < 1:
             raise ValueError(f"largest_value {largest_value} and total_weight {total_weight} must be positive")
-        self._spec = spec
+        self.spec = spec
         self._largest_value = largest_value
         self._total_weight = total_weight
         self.fraction_bits = _SUM_BITS - math.ceil(math.log2(largest_value * total_weight))
+        self._scale = math.ldexp(1.0, self.fraction_bits)
         self._sums = [np.zeros(shape, dtype=np.int64) for shape in spec.shapes]
         self.weight = 0
 
@@ -47,27 +48,28 @@ class FixedPointSum:
         Raises:
             UpdateRefused: names, shapes, dtypes or values do not fit, or the weight exceeds what was agreed.
         """
-        self._spec.check(arrays)
+        self.spec.check_layout(arrays)
         if weight < 1 or self.weight + weight > self._total_weight:
             raise UpdateRefused(
                 f"weight {weight} does not fit: {self._total_weight - self.weight} of the agreed weight is left.",
                 reason="weight",
             )
         for name, array in arrays.items():
-            if array.size and float(np.abs(array).max()) > self._largest_value:
-                raise UpdateRefused(f"array {name} holds values beyond {self._largest_value:g}.", reason="range")
+            largest = float(np.abs(array).max(initial=0.0))  # NaN if any value is
+            if not largest <= self._largest_value:
+                reason = "range" if math.isfinite(largest) else "not-finite"
+                raise UpdateRefused(f"array {name} holds {largest:g}, beyond {self._largest_value:g}.", reason=reason)
         for total, array in zip(self._sums, arrays.values(), strict=True):
-            scaled = np.rint(np.ldexp(array.astype(np.float64), self.fraction_bits)).astype(np.int64)
-            if weight != 1:
-                scaled *= weight
-            total += scaled
+            scaled = array.astype(np.float64)
+            scaled *= self._scale
+            total += np.rint(scaled, out=scaled).astype(np.int64) * weight
         self.weight += weight
 
     def sum(self) -> dict[str, NDArray[np.float64]]:
         """The weighted sums, float64."""
         return {
             name: np.ldexp(total.astype(np.float64), -self.fraction_bits)
-            for name, total in zip(self._spec.names, self._sums, strict=True)
+            for name, total in zip(self.spec.names, self._sums, strict=True)
         }
 
     def mean(self) -> dict[str, NDArray[np.float64]]:

@@ -23,8 +23,10 @@ def check_update(arrays: NamedArrays, spec: ArraySpec, *, maximum_norm: float) -
     Raises:
         UpdateRefused: exact names and order, shapes, dtypes, finite values, or the norm.
     """
-    spec.check(arrays)
+    spec.check_layout(arrays)
     length = norm(arrays)
+    if not math.isfinite(length):
+        raise UpdateRefused("the update holds values that are not finite.", reason="not-finite")
     if not length <= maximum_norm:
         raise UpdateRefused(f"the update has norm {length:.3g}; at most {maximum_norm:g} is allowed.", reason="norm")
     return length

@@ -199,11 +199,7 @@ class RunDriver:
         if isinstance(self._task.training, NewtonRaphson):
             sums.add(reply.arrays)
             return
-        check_update(
-            reply.arrays,
-            ArraySpec.of(self._model.trained),
-            maximum_norm=self._task.gates.update.maximum_norm,
-        )
+        check_update(reply.arrays, sums.spec, maximum_norm=self._task.gates.update.maximum_norm)
         sums.add(reply.arrays, member.weight)
 
     def _ask(

@@ -13,14 +13,14 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from flwr.app import Message
+from flwr.app import ArrayRecord, Message
 from flwr.serverapp import Grid
 from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
 from fedloop_core.arrays import NamedArrays, digest
 from fedloop_core.errors import FedloopError, UpdateRefused
-from fedloop_core.federation.records import DESCRIBE, EVALUATE, IDENTIFY, MOMENTS, TRAIN, pack, unpack
+from fedloop_core.federation.records import DESCRIBE, EVALUATE, IDENTIFY, MOMENTS, TRAIN, array_record, pack, unpack
 from fedloop_core.keys import SigningKey, seal
 from fedloop_proto.coordination.v1.coordination_pb2 import Answer, Instruction
 
@@ -115,6 +115,7 @@ class Exchange:
         """
         deadline = self._clock() + deadline_seconds
         arrays_digest = digest(arrays)
+        record = array_record(arrays)
         bodies: dict[str, bytes] = {}
         messages = []
         for site, instruction in work.items():
@@ -127,7 +128,7 @@ class Exchange:
             instruction.expires_unix = int(self._now_unix() + deadline_seconds) + 1
             bodies[site] = instruction.SerializeToString(deterministic=True)
             message_type = _MESSAGE_TYPES[str(instruction.WhichOneof("work"))]
-            messages.append(self._message(site, message_type, seal(instruction, self._key), arrays, deadline_seconds))
+            messages.append(self._message(site, message_type, seal(instruction, self._key), record, deadline_seconds))
         identifiers = list(self._grid.push_messages(messages))
         waiting = dict(zip(work, identifiers, strict=True))
         for site, reply in self._replies(waiting, deadline):
@@ -189,7 +190,9 @@ class Exchange:
             raise UpdateRefused("the arrays are not those that the answer names.", reason="digest")
 
     def _identify(self, nodes: list[int], deadline: float) -> None:
-        messages = [Message(pack(b"", {}), node, IDENTIFY, ttl=max(deadline - self._clock(), 1.0)) for node in nodes]
+        messages = [
+            Message(pack(b"", ArrayRecord()), node, IDENTIFY, ttl=max(deadline - self._clock(), 1.0)) for node in nodes
+        ]
         waiting = {
             str(node): identifier for node, identifier in zip(nodes, self._grid.push_messages(messages), strict=True)
         }
@@ -198,5 +201,5 @@ class Exchange:
                 name, _ = unpack(reply.content)
                 self._nodes[name.decode("utf-8", "replace")] = int(node)
 
-    def _message(self, site: str, message_type: str, envelope: bytes, arrays: NamedArrays, ttl: float) -> Message:
+    def _message(self, site: str, message_type: str, envelope: bytes, arrays: ArrayRecord, ttl: float) -> Message:
         return Message(pack(envelope, arrays), self._nodes[site], message_type, ttl=ttl)
