@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import tomllib
 from collections.abc import Iterator
 
@@ -9,8 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedloop_core.errors import TaskInvalid
 from fedloop_core.strict import Place
 from fedloop_core.task.places import Position, find_positions, position_of
+from fedloop_core.task.reader import parse_task
 
 WRITINGS = {
     "bare key": ("top = 1", ("top",), Position(1, 1)),
@@ -82,3 +86,21 @@ def test_every_place_that_tomllib_reads_has_a_position(
     positions = find_positions(text)
     implied = {("t",)} if tables else set()  # a table that only headers of tables below it name
     assert set(_places(document)) - implied <= set(positions)
+
+
+def test_sound_tasks_need_no_second_parser() -> None:
+    program = (
+        "import sys; from fedloop_core.task import Task; from fedloop_core.task.presets import load_preset;"
+        "Task.from_canonical(load_preset('digits').canonical());"
+        "sys.exit(any(name.startswith('tree_sitter') for name in sys.modules))"
+    )
+    assert subprocess.run([sys.executable, "-c", program], timeout=60, check=False).returncode == 0
+
+
+def test_mistakes_are_told_without_lines_where_the_second_parser_is_not_installed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "tree_sitter", None)
+    with pytest.raises(TaskInvalid, match=r"Line numbers need `pip install 'fedloop\[server\]'`") as raised:
+        parse_task('format = 1\nname = "x"\n')
+    assert raised.value.problems[0] == "task.toml: features is missing."

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import csv
 import hashlib
+import math
 import os
 import urllib.request
 from collections.abc import Callable, Mapping
@@ -171,6 +172,8 @@ def _row(cells: list[str]) -> tuple[Row, str]:
     outcome = _number(_OUTCOME, cells[-1])
     if outcome is None:
         raise ColumnValueInvalid(f"column {_OUTCOME!r} is missing.", column=_OUTCOME)
+    if not math.isfinite(outcome):
+        raise ColumnValueInvalid(f"column {_OUTCOME!r} is not a finite number: {cells[-1]!r}.", column=_OUTCOME)
     return row, "diseased" if outcome > 0 else "healthy"
 
 
@@ -187,6 +190,8 @@ def _protocol_split(labels: NDArray[np.generic]) -> tuple[NDArray[np.int64], NDA
     """Places of training and test rows, as in FLamby."""
     from sklearn.model_selection import train_test_split  # here, since it takes a second
 
+    if len(labels) < 2:
+        return np.arange(len(labels)), np.arange(0)
     _, counts = np.unique(labels, return_counts=True)
     train, test = train_test_split(
         np.arange(len(labels)),
@@ -194,6 +199,6 @@ def _protocol_split(labels: NDArray[np.generic]) -> tuple[NDArray[np.int64], NDA
         train_size=0.66,
         random_state=43,
         shuffle=True,
-        stratify=labels if counts.min() > 2 else None,
+        stratify=labels if len(counts) == 2 and counts.min() > 2 else None,
     )
     return train, test
