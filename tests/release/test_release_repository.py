@@ -6,6 +6,7 @@ import stat
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -23,6 +24,7 @@ from fedloop_core.errors import (
     TrustError,
 )
 from fedloop_core.release import SIGNED_AT_FIELD, Assignment
+from fedloop_edge.hub.source import ReleaseSource
 from fedloop_server.blobs import BlobStore
 from fedloop_server.release import PublishedArtifact, ReleaseRepository, folder
 
@@ -316,3 +318,44 @@ def test_roles_are_renewed_before_they_expire(released: ReleaseRepository, clock
     signed = Metadata.from_bytes(released.metadata("timestamp", 0) or b"").signed
     assert signed.unrecognized_fields[SIGNED_AT_FIELD] == clock.now
     assert signed.expires.timestamp() == clock.now + 86400
+
+
+def test_it_is_a_source_for_hubs(released: ReleaseRepository) -> None:
+    source: ReleaseSource = released  # mypy checks the protocol
+    assert source.metadata("root", 0) == source.trusted_root()
+
+
+@pytest.fixture
+def folder_of_many_roots(released: ReleaseRepository, tmp_path: Path) -> Path:
+    released.renew_offline()
+    released.renew_offline()
+    return tmp_path / "release"
+
+
+def test_any_damage_to_the_folder_is_noticed(
+    folder_of_many_roots: Path, blobs: BlobStore, clock: Callable[[], int]
+) -> None:
+    random = Random(7)  # noqa: S311 - the same damage in every run
+    current = ReleaseRepository.open(folder_of_many_roots, blobs, clock)
+    roles = ("targets", "snapshot", "task-heart", "assignments", "root")
+    versions = {role: Metadata.from_bytes(current.metadata(role, 0) or b"").signed.version for role in roles}
+    names = ["timestamp.json", "1.root.json", "2.root.json", *(f"{versions[role]}.{role}.json" for role in roles)]
+    for name in names * 12:
+        file = folder_of_many_roots / "metadata" / name
+        whole = file.read_bytes()
+        altered = bytearray(whole)
+        altered[random.randrange(len(whole))] ^= 0x80  # never another spelling of the same hex digit
+        file.write_bytes(altered if random.random() < 0.7 else whole[: random.randrange(len(whole))])
+        with pytest.raises(FedloopError):
+            ReleaseRepository.open(folder_of_many_roots, blobs, clock)
+        file.write_bytes(whole)
+
+
+def test_a_root_that_does_not_follow_is_refused(
+    folder_of_many_roots: Path, blobs: BlobStore, clock: Callable[[], int], tmp_path: Path
+) -> None:
+    ReleaseRepository.create(tmp_path / "other", blobs, clock).renew_offline()
+    foreign = (tmp_path / "other" / "metadata" / "2.root.json").read_bytes()
+    (folder_of_many_roots / "metadata" / "2.root.json").write_bytes(foreign)
+    with pytest.raises(MetadataRefused, match="root 2"):
+        ReleaseRepository.open(folder_of_many_roots, blobs, clock)

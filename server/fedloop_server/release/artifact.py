@@ -47,8 +47,12 @@ class PublishedArtifact:
         return described
 
     def files(self) -> tuple[tuple[str, bytes], ...]:
-        """Name and content of each file of the artifact's folder."""
-        model = "model.tflite" if self.kind.startswith("tflite") else "model.onnx"
+        """Name and content of each file of the artifact's folder.
+
+        Raises:
+            ArtifactRefused: the description cannot be read.
+        """
+        model = ArtifactDescription.from_bytes(self.description).model_file
         return (
             (DESCRIPTION_FILE, self.description),
             (model, self.model),

@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from tuf.api.exceptions import RepositoryError
 from tuf.api.metadata import Root, Snapshot, Timestamp
 
 from fedloop_core.durable import write_bytes
-from fedloop_core.errors import StorageError
+from fedloop_core.errors import MetadataRefused, StorageError
 from fedloop_server.release.metadata import Moment, Publication, deserialize
 
 __all__ = ["MetadataFolder"]
@@ -56,21 +57,30 @@ class MetadataFolder:
             name.removesuffix(".json"): self.read(_role(name), meta.version)
             for name, meta in deserialize(snapshot, Snapshot, "snapshot").signed.meta.items()
         }
-        targets = pinned.pop("targets")
+        targets = pinned.pop("targets", b"")
         moment = Moment(self._newest_root(), targets, pinned, snapshot, timestamp)
         moment.verify()
         return moment
 
     def _newest_root(self) -> bytes:
         # Each root is signed by the keys of the one before and by its own, so a chain can be followed without a pointer.
-        content = self.read("root", 1)
-        root = deserialize(content, Root, "root").signed
-        while (self._folder / f"{root.version + 1}.root.json").exists():
-            following = self.read("root", root.version + 1)
-            metadata = deserialize(following, Root, "root")
-            root.verify_delegate("root", metadata.signed_bytes, metadata.signatures)
-            content, root = following, metadata.signed
-        return content
+        trusted: Root | None = None
+        version = 1
+        while True:
+            content = self.read("root", version)
+            metadata = deserialize(content, Root, "root")
+            try:
+                for keys in (trusted or metadata.signed, metadata.signed):
+                    keys.verify_delegate("root", metadata.signed_bytes, metadata.signatures)
+            except RepositoryError as error:
+                raise MetadataRefused(
+                    f"root {version} is not signed by its keys and those of the root before: {error}.",
+                    hint="Restore the release folder from a backup.",
+                    reason="signature",
+                ) from error
+            trusted, version = metadata.signed, version + 1
+            if not (self._folder / f"{version}.root.json").exists():
+                return content
 
     def _read(self, name: str) -> bytes:
         try:

@@ -10,6 +10,7 @@ import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import cached_property
 from typing import Any, TypeVar
 
 from securesystemslib.signer import Signer
@@ -58,10 +59,21 @@ class Moment:
         """
         return deserialize(self.targets if role == "targets" else self.delegated[role], Targets, role)
 
+    @cached_property
+    def roles(self) -> Mapping[str, bytes]:
+        """Every role's current metadata by its name."""
+        top = {"root": self.root, "targets": self.targets, "snapshot": self.snapshot, "timestamp": self.timestamp}
+        return {**self.delegated, **top}
+
+    @cached_property
+    def versions(self) -> Mapping[str, int]:
+        """Every role's current version by its name."""
+        return {role: version_of(content) for role, content in self.roles.items()}
+
     @property
     def revision(self) -> int:
         """The version of the timestamp: rises with every publication."""
-        return deserialize(self.timestamp, Timestamp, "timestamp").signed.version
+        return self.versions["timestamp"]
 
     def verify(self) -> None:
         """Checks every signature and version along the order of trust, not the expiry.

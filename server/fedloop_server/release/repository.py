@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from securesystemslib.signer import CryptoSigner, Signer
+from securesystemslib.signer import Signer
 from tuf.api.metadata import DelegatedRole, Delegations, Root, TargetFile, Targets
 
 from fedloop_core.errors import AssignmentRefused, ReleaseError
@@ -98,7 +98,7 @@ class ReleaseRepository(ServedRelease):
         """
         return cls(folder, blobs, clock, MetadataFolder(folder / "metadata").load(), lifetimes or Lifetimes())
 
-    def delegate_task(self, task: str, cosigners: Sequence[CryptoSigner] = (), threshold: int = 1) -> None:
+    def delegate_task(self, task: str, cosigners: Sequence[Signer] = (), threshold: int = 1) -> None:
         """Lets ``task-<task>`` sign the task's versions, with an online key of its own and those of the cosigners.
 
         Needs the offline key of ``targets``. A task that is delegated stays as it is.
@@ -148,7 +148,7 @@ class ReleaseRepository(ServedRelease):
         with self._writing:
             listed = self._role_of(task)
             new = {path: TargetFile.from_data(path, content, ["sha256"]) for path, content in files.items()}
-            old = {path: target for path, target in listed.targets.items() if path in _paths_of(listed, version)}
+            old = {path: listed.targets[path] for path in _paths_of(listed, version)}
             if old == new:
                 return
             if old:
@@ -263,7 +263,7 @@ class ReleaseRepository(ServedRelease):
         return [self._keys.signer(task_role(task))]
 
 
-def _delegate(targets: Targets, role: str, pattern: str, signers: Sequence[CryptoSigner], threshold: int) -> None:
+def _delegate(targets: Targets, role: str, pattern: str, signers: Sequence[Signer], threshold: int) -> None:
     delegations = targets.delegations or Delegations(keys={}, roles={})
     roles = dict(delegations.roles or {})
     roles[role] = DelegatedRole(role, [], threshold, terminating=True, paths=[pattern])

@@ -15,7 +15,7 @@ from fedloop_core.release import (
 )
 from fedloop_server.blobs import BlobStore
 from fedloop_server.release.folder import MetadataFolder
-from fedloop_server.release.metadata import Moment, deserialize, version_of
+from fedloop_server.release.metadata import Moment, deserialize
 
 __all__ = ["ServedRelease"]
 
@@ -59,18 +59,11 @@ class ServedRelease:
     def metadata(self, role: str, version: int) -> bytes | None:
         """One version of a role as signed, the newest for version 0; None when there is none."""
         moment = self._moment
-        newest = {
-            "root": moment.root,
-            "targets": moment.targets,
-            "snapshot": moment.snapshot,
-            "timestamp": moment.timestamp,
-            **moment.delegated,
-        }
-        if role not in newest:
+        current = moment.versions.get(role)
+        if current is None:
             return None
-        current = version_of(newest[role])
         if version in (0, current):
-            return newest[role]
+            return moment.roles[role]
         return self._files.read(role, version) if 1 <= version < current else None
 
     def blob_length(self, sha256: bytes) -> int | None:
