@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from pathlib import Path
+from urllib.parse import unquote
 
 import fsspec.core
 
@@ -22,7 +23,9 @@ class BlobStore:
     """
 
     def __init__(self, url: str) -> None:
-        self._files, self._root = fsspec.core.url_to_fs(url)
+        # fsspec takes the path of a file URL as it stands; Path.as_uri() writes a space as %20.
+        location = unquote(url.removeprefix("file://")) if url.startswith("file://") else url
+        self._files, self._root = fsspec.core.url_to_fs(location)
         self._local = "file" in self._files.protocol
 
     def put(self, content: bytes) -> str:

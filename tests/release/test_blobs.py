@@ -81,3 +81,10 @@ def test_a_full_disk_is_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "blobs").write_bytes(b"a file where the folder should be")
     with pytest.raises(StorageError, match="cannot write"):
         BlobStore(f"file://{tmp_path}/blobs").put(b"x")
+
+
+def test_a_folder_may_have_a_space_in_its_name(tmp_path: Path) -> None:
+    folder = tmp_path / "on a disk"
+    digest = BlobStore(folder.as_uri()).put(b"x")
+    assert (folder / digest[:2] / digest[2:4] / digest).read_bytes() == b"x"
+    assert BlobStore(str(folder)).has(digest)
