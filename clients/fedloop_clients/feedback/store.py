@@ -1,0 +1,126 @@
+"""Labelled examples from devices, each kept once, until they join the site's data."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedloop_core.arrays import arrays_from_bytes, arrays_to_bytes
+from fedloop_core.dataset import Dataset
+from fedloop_core.encoding import InputEncoder
+from fedloop_core.errors import StorageError
+from fedloop_core.schema import FeatureSchema
+from fedloop_edge.hub import ReceivedExample
+
+__all__ = ["FeedbackStore", "WaitingRows"]
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS example (
+    place INTEGER PRIMARY KEY, device_id TEXT NOT NULL, queue_id TEXT NOT NULL, sequence INTEGER NOT NULL,
+    task TEXT NOT NULL, version INTEGER NOT NULL, predicted TEXT NOT NULL, label TEXT NOT NULL, unit TEXT NOT NULL,
+    observed_unix INTEGER NOT NULL, inputs BLOB NOT NULL, admitted INTEGER NOT NULL,
+    UNIQUE (queue_id, sequence)
+) STRICT;
+"""
+
+
+@dataclass(frozen=True)
+class WaitingRows:
+    """Examples that have not joined the site's data yet, in the order of their coming; ``places`` names them."""
+
+    rows: Dataset
+    places: tuple[int, ...]
+
+
+class FeedbackStore:
+    """Opens or makes the store at ``path`` (":memory:" for rehearsals), readable by its owner alone; threads may share it.
+
+    Raises:
+        StorageError: the file cannot be opened.
+    """
+
+    def __init__(self, path: Path | str, schema: FeatureSchema) -> None:
+        self._name = str(path)
+        self._encoder = InputEncoder(schema)
+        self._lock = threading.Lock()
+        with self._storage_errors():
+            if self._name != ":memory:":
+                Path(path).parent.mkdir(parents=True, exist_ok=True)
+                os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
+            self._connection = sqlite3.connect(self._name, isolation_level=None, check_same_thread=False)
+            self._connection.execute("PRAGMA journal_mode = WAL")
+            self._connection.execute("PRAGMA synchronous = FULL")
+            self._connection.executescript(_SCHEMA)
+
+    def add(self, device_id: str, example: ReceivedExample) -> bool:
+        """Keeps an example; False when it was kept before.
+
+        Raises:
+            StorageError: it cannot be kept now.
+        """
+        values = (
+            device_id,
+            example.queue_id,
+            example.sequence,
+            example.task,
+            example.version,
+            example.predicted,
+            example.label,
+            example.unit,
+            example.observed_unix,
+            arrays_to_bytes(example.inputs),
+        )
+        with self._storage_errors():
+            cursor = self._connection.execute(
+                "INSERT INTO example (device_id, queue_id, sequence, task, version, predicted, label, unit, observed_unix,"
+                " inputs, admitted) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0) ON CONFLICT DO NOTHING",
+                values,
+            )
+        return cursor.rowcount == 1
+
+    def count_waiting(self) -> int:
+        """Examples that have not joined the site's data."""
+        with self._storage_errors():
+            (count,) = self._connection.execute("SELECT count(*) FROM example WHERE admitted = 0").fetchone()
+        return int(count)
+
+    def waiting(self) -> WaitingRows:
+        """Examples that have not joined the site's data."""
+        with self._storage_errors():
+            found = self._connection.execute(
+                "SELECT place, label, unit, inputs FROM example WHERE admitted = 0 ORDER BY place"
+            ).fetchall()
+        names = tuple(spec.name for spec in self._encoder.inputs)
+        empty = Dataset(self._encoder.encode([]), self._encoder.encode_labels([]), ())
+        rows = empty
+        for _, label, unit, inputs in found:
+            row = Dataset(arrays_from_bytes(inputs, names), self._encoder.encode_labels([label]), (unit,))
+            rows = rows.concatenate(row)
+        return WaitingRows(rows, tuple(int(place) for place, *_ in found))
+
+    def mark_admitted(self, waiting: WaitingRows) -> None:
+        """Remembers that these examples have joined the site's data."""
+        with self._storage_errors():
+            self._connection.executemany(
+                "UPDATE example SET admitted = 1 WHERE place = ?", [(place,) for place in waiting.places]
+            )
+
+    def close(self) -> None:
+        """Closes the file."""
+        with self._lock:
+            self._connection.close()
+
+    @contextmanager
+    def _storage_errors(self) -> Iterator[None]:
+        with self._lock:
+            try:
+                yield
+            except (sqlite3.Error, OSError) as error:
+                raise StorageError(
+                    f"feedback store {self._name}: {error}.", hint="Free space, or correct rights."
+                ) from error

@@ -1,0 +1,142 @@
+"""The site's watch over one task: takes what devices send, and says after each window whether the world has changed.
+
+Labelled examples go to the store, sketches into the open window, status reports to whoever steers the rollout. Everything
+exact stays in the site; what ``close_window`` returns as a verdict was charged when the watch of its version began.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedloop_clients.feedback.store import FeedbackStore
+from fedloop_clients.monitoring.monitor import ErrorCount, Finding, Monitor, MonitorPlan, MonitorState, Reference
+from fedloop_clients.monitoring.verdict import Verdict, VerdictPlan, VerdictState, release_verdict
+from fedloop_core.dataset import Dataset
+from fedloop_core.errors import SketchRefused
+from fedloop_core.noise import NoiseSource
+from fedloop_core.profile import Profile
+from fedloop_core.sketch import Sketch
+from fedloop_core.task.document import Task
+from fedloop_edge.agent.runtimes import Runtime
+from fedloop_edge.hub import ReceivedExample, ReceivedSketch, ReceivedStatus
+
+__all__ = ["SiteWatch", "WatchedWindow", "reference_of"]
+
+StatusObserver = Callable[[str, ReceivedStatus], None]
+
+
+@dataclass(frozen=True)
+class WatchedWindow:
+    """One closed window: what it shows, which stays in the site, and the verdict, which may leave it."""
+
+    finding: Finding
+    verdict: Verdict
+    threshold: float
+
+
+@dataclass
+class _Watched:
+    """The version under watch; ``open`` collects sketches of the next window."""
+
+    monitor: Monitor
+    state: MonitorState
+    verdicts: VerdictState
+    open: Sketch
+    labels: ErrorCount
+
+
+class SiteWatch:
+    """A ``fedloop_edge.hub.FeedbackSink`` for one task at one site; hubs call it from several threads."""
+
+    def __init__(self, task: Task, store: FeedbackStore, noise: NoiseSource, observe: StatusObserver) -> None:
+        self._task = task
+        self._store = store
+        self._noise = noise
+        self._observe = observe
+        self._lock = threading.Lock()
+        self._watched: _Watched | None = None
+        self.stale_sketches = 0
+
+    def begin(self, version: int, reference: Reference, plan: MonitorPlan, verdict_plan: VerdictPlan) -> None:
+        """Watches a version from now on. Charge ``verdict_plan.charge`` before the first window is closed."""
+        monitor = Monitor(plan, reference, version)
+        with self._lock:
+            self._watched = _Watched(
+                monitor=monitor,
+                state=monitor.start(),
+                verdicts=VerdictState.start(verdict_plan, self._noise.derive(f"verdict threshold {version}")),
+                open=Sketch.empty(reference.sketch.profile),
+                labels=ErrorCount(),
+            )
+
+    def labelled(self, device_id: str, example: ReceivedExample) -> None:
+        """Keeps an example and counts whether its version was right."""
+        if not self._store.add(device_id, example):
+            return
+        wrong = int(example.predicted != example.label)
+        with self._lock:
+            watched = self._watched
+            if watched is not None and example.version == watched.monitor.version:
+                watched.labels = watched.labels.plus(ErrorCount(rows=1, wrong=wrong))
+
+    def sketch(self, device_id: str, sketch: ReceivedSketch) -> None:  # noqa: ARG002  all devices of a site are one
+        """Adds a sketch to the open window; one of another version is counted and dropped.
+
+        Raises:
+            SketchRefused: the counts are not over the version's profile, or no rows can give them.
+        """
+        message = sketch.message
+        with self._lock:
+            watched = self._watched
+            if watched is None or (message.task, message.version) != (self._task.name, watched.monitor.version):
+                self.stale_sketches += 1
+                return
+            watched.open = watched.open.merge(Sketch.from_message(message, watched.open.profile))
+
+    def status(self, device_id: str, report: ReceivedStatus) -> None:
+        """Passes a report on."""
+        self._observe(device_id, report)
+
+    def close_window(self, *, least_rows: int) -> WatchedWindow | None:
+        """Judges the open window if it has enough rows, and opens the next."""
+        with self._lock:
+            watched = self._watched
+            if watched is None or watched.open.rows < least_rows:
+                return None
+            watched.state, finding = watched.monitor.update(watched.state, watched.open, watched.labels)
+            noise = self._noise.derive(f"verdict {finding.version} {finding.window}")
+            watched.verdicts, verdict = release_verdict(watched.verdicts, finding, noise)
+            watched.open = Sketch.empty(watched.open.profile)
+            watched.labels = ErrorCount()
+            plan = watched.verdicts.plan
+            threshold = plan.threshold(finding.window) if plan.private else 1.0
+            return WatchedWindow(finding, verdict, threshold)
+
+
+def reference_of(profile: Profile, runtime: Runtime, rows: Dataset, evaluation: Dataset) -> Reference:
+    """The world as a version's own data show it: all rows with its predictions, and its errors on evaluation rows.
+
+    Raises:
+        SketchRefused: there is no row at all.
+    """
+    if len(rows) == 0:
+        raise SketchRefused("a site without rows has nothing to compare devices with.", reason="rows")
+    predicted, confidence = _answers(runtime, rows)
+    sketch = Sketch.empty(profile).add(rows.inputs, predicted, confidence)
+    if len(evaluation) == 0:
+        return Reference(sketch, ErrorCount())
+    guessed, _ = _answers(runtime, evaluation)
+    return Reference(sketch, ErrorCount(rows=len(evaluation), wrong=int((guessed != evaluation.labels).sum())))
+
+
+def _answers(runtime: Runtime, rows: Dataset) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Predicted class and its probability for each row."""
+    logits = runtime.run(rows.inputs).astype(np.float64)
+    shifted = np.exp(logits - logits.max(axis=1, keepdims=True))
+    probabilities = shifted / shifted.sum(axis=1, keepdims=True)
+    return probabilities.argmax(axis=1).astype(np.int64), probabilities.max(axis=1)

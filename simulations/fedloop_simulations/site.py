@@ -1,0 +1,130 @@
+"""A site of a simulation: the real daemon, ledger, hub and watch over the rows that the simulator gives it."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedloop_clients.daemon import SiteDaemon
+from fedloop_clients.data.site_data import EVALUATION, ORIGINAL, FeedbackAdded, SiteData
+from fedloop_clients.feedback.charging import charge_verdicts
+from fedloop_clients.feedback.store import FeedbackStore
+from fedloop_clients.feedback.watch import SiteWatch, StatusObserver, WatchedWindow, reference_of
+from fedloop_clients.monitoring.monitor import MonitorPlan
+from fedloop_clients.monitoring.verdict import VerdictPlan
+from fedloop_clients.outbox import Outbox
+from fedloop_clients.policy import Budget, SiteConfig
+from fedloop_clients.privacy.ledger import Ledger, Spend
+from fedloop_core.artifact import ArtifactDescription
+from fedloop_core.keys import VerifyingKey
+from fedloop_core.noise import NoiseSource, SeededNoise, SystemNoise
+from fedloop_core.profile import Profile
+from fedloop_core.task import Task
+from fedloop_edge.agent.runtimes import load_runtime
+from fedloop_edge.hub import DeviceRegistry, Hub, HubAddresses, HubConfig, ReleaseSource
+from fedloop_server.release import PublishedArtifact
+from fedloop_simulations.data.world import SiteRows
+
+__all__ = ["SimulatedSite", "SiteParts"]
+
+
+def _clock() -> int:
+    return int(time.time())
+
+
+@dataclass(frozen=True)
+class SiteParts:
+    """What the simulator decides for a site. ``lifetime_epsilon`` is infinite for a task without privacy."""
+
+    folder: Path
+    task: Task
+    sites: int
+    seed: int | None
+    lifetime_epsilon: float
+    coordinator_key: VerifyingKey
+    source: ReleaseSource
+    observe: StatusObserver
+
+
+class SimulatedSite:
+    """One site: ``daemon`` answers the coordinator, ``hub`` serves the devices, ``watch`` looks at what they send."""
+
+    def __init__(self, rows: SiteRows, parts: SiteParts) -> None:
+        self.name = rows.name
+        self.rows = rows
+        self._task = parts.task
+        self._sites = parts.sites
+        self._noise = _noise(parts.seed, rows.name)
+        schema = parts.task.feature_schema
+        self.data = SiteData(rows.train, rows.evaluation, secret=_secret(parts.seed, rows.name), skipped=rows.skipped)
+        self.ledger = Ledger(parts.folder / "ledger.db", _clock)
+        self._outbox = Outbox(parts.folder / "outbox.db")
+        budget = Budget(epsilon=parts.lifetime_epsilon, delta=parts.task.privacy.delta)
+        self._config = SiteConfig(site=rows.name, training_budget=budget, evaluation_budget=budget)
+        self.daemon = SiteDaemon(
+            self._config, self.data, self.ledger, self._outbox, self._noise, parts.coordinator_key, _clock
+        )
+        self._store = FeedbackStore(parts.folder / "feedback.db", schema)
+        self.watch = SiteWatch(parts.task, self._store, self._noise.derive("watch"), parts.observe)
+        self.devices = DeviceRegistry(parts.folder / "hub" / "devices.db")
+        config = HubConfig(folder=parts.folder / "hub", site=rows.name, schemas={parts.task.name: schema})
+        self.hub = Hub(config, parts.source, self.watch, self.devices)
+        self.addresses: HubAddresses = self.hub.start()
+        self.feedback_rows = 0
+
+    def begin_watch(self, version: int, artifact: PublishedArtifact) -> None:
+        """Pays for the verdicts about a version, takes its reference from the site's own rows, and watches it.
+
+        Raises:
+            BudgetExhausted: a block cannot pay; the version is then not watched here.
+        """
+        description = ArtifactDescription.from_bytes(artifact.description)
+        profile = Profile.from_bytes(artifact.profile)
+        runtime = load_runtime(description, artifact.model)
+        evaluation = self.data.evaluation()
+        rows = self.data.training().concatenate(evaluation)
+        reference = reference_of(profile, runtime, rows, evaluation)
+        plan = MonitorPlan.for_task(self._task, sites=self._sites, reference_rows=max(len(rows), 1))
+        epsilon = self._task.retraining.verdict_epsilon if self._task.privacy.private else float("inf")
+        verdicts = VerdictPlan.for_profile(plan, profile, epsilon)
+        charge_verdicts(self.ledger, self.data, self._config, verdicts.charge, task=self._task.name, version=version)
+        self.watch.begin(version, reference, plan, verdicts)
+
+    def close_window(self) -> WatchedWindow | None:
+        """Judges the open window once it has the rows that the plan assumes."""
+        return self.watch.close_window(least_rows=self._task.feedback.sketch_rows)
+
+    def admit_feedback(self) -> FeedbackAdded:
+        """Lets the labelled examples that have come join the site's data."""
+        waiting = self._store.waiting()
+        added = self.daemon.add_feedback(waiting.rows, self._task.feedback.evaluation_share)
+        self._store.mark_admitted(waiting)
+        self.feedback_rows += len(waiting.rows)
+        return added
+
+    def spends(self) -> tuple[Spend, Spend] | None:
+        """What the oldest training rows and the oldest evaluation rows have spent for life; None without privacy."""
+        if not self._task.privacy.private:
+            return None
+        return self.ledger.spend(ORIGINAL), self.ledger.spend(EVALUATION)
+
+    def close(self) -> None:
+        """Stops the hub and closes all files."""
+        self.hub.stop()
+        self.devices.close()
+        self._store.close()
+        self._outbox.close()
+        self.ledger.close()
+
+
+def _noise(seed: int | None, site: str) -> NoiseSource:
+    return SystemNoise() if seed is None else SeededNoise(seed, f"site {site}")
+
+
+def _secret(seed: int | None, site: str) -> bytes:
+    if seed is None:
+        return secrets.token_bytes(32)
+    return hashlib.sha256(f"fedloop rehearsal secret {seed} {site}".encode()).digest()
