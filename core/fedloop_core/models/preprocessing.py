@@ -61,7 +61,7 @@ class NumericScaling(nn.Module):
 
     def forward(self, numbers: Tensor) -> Tensor:
         """Scales ``numbers``."""
-        clamped = torch.minimum(torch.maximum(numbers, self.low), self.high)
+        clamped = torch.clamp(numbers, self.low, self.high)
         scaled = (clamped - self.mean) / self.deviation
         # Last, and from the raw numbers: runtimes differ in what clamping does to NaN.
         return torch.where(torch.isnan(numbers), self.fill, scaled) if self._fills else scaled
