@@ -29,6 +29,7 @@ from fedloop_core.durable import write_bytes, write_secret
 from fedloop_core.errors import CertificateRefused, EnrollmentRefused
 
 __all__ = [
+    "DAY_SECONDS",
     "CertificateAuthority",
     "certificate_expiry",
     "certificate_request",

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import io
+import tempfile
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,6 +15,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import onnx
 import pytest
+from onnx import TensorProto, helper, numpy_helper
+
 from fedloop_core.arrays import arrays_to_bytes
 from fedloop_core.artifact import ArtifactDescription, FileReference, Lineage, PrivacyStatement, TensorSpec
 from fedloop_core.profile import Profile
@@ -33,12 +37,12 @@ from fedloop_edge.hub import (
 )
 from fedloop_server.blobs import BlobStore
 from fedloop_server.release import PublishedArtifact, ReleaseRepository
-from onnx import TensorProto, helper, numpy_helper
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from fedloop_core.encoding import Inputs
     from fedloop_core.task.document import ExportTarget
-    from numpy.typing import NDArray
 
 TASK = "heart"
 SITE = "clinic"
@@ -74,7 +78,8 @@ class Weights:
     def logits(self, inputs: Inputs) -> NDArray[np.float32]:
         numeric = inputs["numeric"].astype(np.float32)
         numeric = np.where(np.isnan(numeric), np.float32(120), numeric)
-        return numeric @ self.matrix + self.bias + self.table[inputs["categorical"][:, 0].astype(int)]
+        looked_up = self.table[inputs["categorical"][:, 0].astype(int)]
+        return np.asarray(numeric @ self.matrix + self.bias + looked_up, dtype=np.float32)
 
 
 def rows(count: int, seed: int = 0) -> Inputs:
@@ -125,16 +130,21 @@ def tflite_model(weights: Weights) -> bytes:
             super().__init__()
             self.matrix = torch.nn.Parameter(torch.from_numpy(weights.matrix))
             self.bias = torch.nn.Parameter(torch.from_numpy(weights.bias))
-            self.table = torch.nn.Embedding.from_pretrained(torch.from_numpy(weights.table))
+            self.table = torch.nn.Parameter(torch.from_numpy(weights.table))
 
         def forward(self, numeric: torch.Tensor, categorical: torch.Tensor) -> torch.Tensor:
             filled = torch.where(torch.isnan(numeric), torch.full_like(numeric, 120.0), numeric)
-            return filled @ self.matrix + self.bias + self.table(categorical[:, 0])
+            logits: torch.Tensor = filled @ self.matrix + self.bias + self.table[categorical[:, 0]]
+            return logits
 
     example = (torch.zeros(1, 2), torch.zeros(1, 1, dtype=torch.int64))
-    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-        converted = litert_torch.convert(Linear().eval(), example)
-        return bytes(converted.tflite_model())
+    quiet = (contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()))
+    with quiet[0], quiet[1], warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch's and jax's own, during this conversion only
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "model.tflite"
+            litert_torch.convert(Linear().eval(), example).export(str(path))
+            return path.read_bytes()
 
 
 def describe(weights: Weights, version: int, kind: ExportTarget, model: bytes, golden: bytes) -> ArtifactDescription:
@@ -274,6 +284,26 @@ class World:
     def assign(self, version: int, counter: int) -> None:
         self.repository.assign(Assignment(format=1, task=TASK, group=GROUP, version=version, counter=counter))
 
+    make_artifact = staticmethod(make_artifact)
+    profile = staticmethod(profile)
+
+    def big_artifact(self, version: int) -> PublishedArtifact:
+        """One whose model has a little under 200 KB, most of it an unused constant: several chunks."""
+        weights = Weights.of(version)
+        model = onnx.load_from_string(onnx_model(weights))
+        model.metadata_props.add(key="padding", value="x" * (199_000 - model.ByteSize()))
+        content, golden = bytes(model.SerializeToString()), golden_file(weights)
+        description = describe(weights, version, "onnx-fp32", content, golden)
+        return PublishedArtifact.of(description, model=content, golden=golden, profile=profile())
+
+    def assign_unloadable(self) -> None:
+        """A version that has a TFLite artifact only."""
+        weights = Weights.of(2)
+        model, golden = b"TFL3 none of this is looked at", golden_file(weights)
+        description = describe(weights, 2, "tflite-int8", model, golden)
+        artifact = PublishedArtifact.of(description, model=model, golden=golden, profile=profile())
+        self.release(2, counter=2, artifact=artifact)
+
     def restart_hub(self) -> None:
         """The same hub again, on the same ports."""
         self.hub.stop()
@@ -309,3 +339,30 @@ def serving(world: World) -> tuple[World, EdgeAgent]:
     outcome = agent.sync()
     assert outcome.serving_version == 1, outcome
     return world, agent
+
+
+@dataclass(frozen=True)
+class LoadableModel:
+    """A model file with its description, golden file and the numpy reference."""
+
+    weights: Weights
+    description: ArtifactDescription
+    model: bytes
+    golden: bytes
+
+
+@pytest.fixture(scope="session")
+def loadable() -> Callable[[str], LoadableModel]:
+    """The model for a runtime by name; converted once in a session."""
+    weights = Weights.of(7)
+    golden = golden_file(weights)
+    made: dict[ExportTarget, LoadableModel] = {}
+
+    def load(runtime: str) -> LoadableModel:
+        kind: ExportTarget = "onnx-fp32" if runtime == "onnxruntime" else "tflite-int8"
+        if kind not in made:
+            model = onnx_model(weights) if kind == "onnx-fp32" else tflite_model(weights)
+            made[kind] = LoadableModel(weights, describe(weights, 1, kind, model, golden), model, golden)
+        return made[kind]
+
+    return load

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+
 from fedloop_core.errors import (
     FeedbackRefused,
     InputRefused,
@@ -87,7 +88,7 @@ def test_a_rollback_uses_the_kept_slot_without_a_download(serving: Any) -> None:
 
 
 def test_secrets_are_readable_by_their_owner_alone(serving: Any) -> None:
-    world, agent = serving
+    world, _ = serving
     paths = [
         *(world.folder / "device").glob("*.*"),
         *(world.folder / "hub").glob("*.key"),
@@ -258,6 +259,36 @@ def test_renewal_keeps_what_was_pinned(serving: Any) -> None:
     assert agent.status.device_id == before.device_id
     assert agent.serving_version == 1
     assert agent.sync().result is SyncResult.UNCHANGED
+
+
+def test_a_device_takes_the_artifact_that_its_runtime_loads(world: Any, loadable: Any) -> None:
+    from fedloop_server.release import PublishedArtifact
+
+    lite = loadable("litert")
+    artifacts = [
+        world.make_artifact(1),
+        PublishedArtifact.of(lite.description, model=lite.model, golden=lite.golden, profile=world.profile()),
+    ]
+    world.repository.publish_version("heart", 1, artifacts)
+    world.assign(1, counter=1)
+    agent = world.agent("lite", replace(world.agent_config("lite"), runtime="litert"))
+    assert agent.sync().serving_version == 1
+    assert list((world.folder / "lite" / "slots").glob("1-tflite-int8-*/model.tflite"))
+    inputs = some_rows(4)
+    expected = lite.weights.logits(inputs).argmax(axis=1).tolist()
+    assert [prediction.index for prediction in agent.predict(inputs)] == expected
+
+
+def test_a_failing_disk_does_not_stop_the_answers(serving: Any) -> None:
+    _, agent = serving
+    (first,) = agent.predict(some_rows(1))
+    assert first.id
+    agent._store.close()  # every write of the queue fails from here on
+    agent._store._numbers_end = 0
+    (second,) = agent.predict(some_rows(1))
+    assert (second.id, second.label) == ("", first.label)
+    assert agent._tally.totals.bookkeeping_failures == 1
+    assert agent._tally.totals.predictions_served == 2
 
 
 @pytest.mark.parametrize(

@@ -158,7 +158,6 @@ class EdgeAgent:
 
         Raises:
             UsageError: the device is not enrolled.
-            StorageError: the device's disk fails even for its queue.
         """
         with self._syncing:
             joined = self._parts()
@@ -205,7 +204,7 @@ class EdgeAgent:
         Raises:
             PredictionUnknown: no such prediction is kept, or it has its label already.
             LabelUnknown: the label is not one of the task's.
-            FeedbackRefused: the device belongs to no site; inputs go nowhere else.
+            FeedbackRefused: the device belongs to no site, and inputs go nowhere else; or the example is too long.
             NoActiveModel: no version serves, so that the schema is not known.
             UsageError: the device is not enrolled.
         """
@@ -261,7 +260,8 @@ class EdgeAgent:
                 return ServingModel(self._slots.read(slot), self._runtime)
             except FedloopError as error:
                 _log.warning("version %d cannot serve again: %s", slot.version, error)
-                self._slots.discard(slot)
+                if not isinstance(error, RuntimeUnavailable):
+                    self._slots.discard(slot)
                 self._queue_status(
                     fleet_pb2.StatusReport(
                         state=fleet_pb2.DEVICE_STATE_ROLLED_BACK,

@@ -15,7 +15,8 @@ class AgentLimits:
     """Bounds on what a device downloads, answers at once, and keeps.
 
     The queue holds so many items and bytes for each of its three streams, the oldest dropped first and counted; so many
-    recent predictions keep their inputs so that a label can still be given.
+    recent predictions keep their inputs so that a label can still be given. ``item_bytes`` is below what a hub takes in one
+    message.
     """
 
     artifact_bytes: int = 256 << 20
@@ -24,6 +25,7 @@ class AgentLimits:
     queue_bytes: int = 64 << 20
     recent_predictions: int = 10_000
     recent_bytes: int = 64 << 20
+    item_bytes: int = 3 << 20
     call_seconds: float = 30.0
     download_seconds: float = 600.0
 

@@ -62,6 +62,20 @@ class Downloads:
             ) from error
         return path
 
+    def read(self, target: TargetFile, source: BlobSource, *, maximum_bytes: int) -> bytes:
+        """The content of a small target; its file stays. Raises as ``fetch``."""
+        path = self.fetch(target, source, maximum_bytes=maximum_bytes)
+        try:
+            return path.read_bytes()
+        except OSError as error:
+            raise StorageError(f"cannot read {path}: {error.strerror}.") from error
+
+    def take(self, target: TargetFile, source: BlobSource, *, maximum_bytes: int) -> bytes:
+        """The content of a small target; its file goes. Raises as ``fetch``."""
+        content = self.read(target, source, maximum_bytes=maximum_bytes)
+        (self._folder / target.hashes["sha256"]).unlink(missing_ok=True)
+        return content
+
     def keep_only(self, targets: Iterable[TargetFile]) -> None:
         """Drops files and parts of anything else."""
         kept = {target.hashes["sha256"] for target in targets}

@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 from pydantic import ValidationError
 from tuf.api.exceptions import DownloadError, DownloadHTTPError, RepositoryError
-from tuf.api.metadata import Metadata, TargetFile, Timestamp
+from tuf.api.metadata import Metadata, Signed, Snapshot, TargetFile, Timestamp
 from tuf.ngclient import FetcherInterface, Updater
 
 from fedloop_core.durable import write_bytes
@@ -116,10 +116,14 @@ class ReleaseMetadata:
             raise StorageError(f"{self._pointer_path} is damaged.", hint="Enrol the device again.") from error
 
     def _scratch(self, before: _Pointer | None) -> Path:
+        """A folder to work in, with what was current; files that a power cut has emptied are left out."""
         self._sweep()
         scratch = self._folder / str(int(before.folder) + 1 if before else 1)
         if before is not None and (self._folder / before.folder).is_dir():
             shutil.copytree(self._folder / before.folder, scratch, symlinks=True)
+            for path in scratch.rglob("*.json"):
+                if not path.is_symlink() and not _readable(path):
+                    path.unlink()
         else:
             scratch.mkdir(parents=True)
         return scratch
@@ -128,7 +132,7 @@ class ReleaseMetadata:
         """Expiry by a time that never goes back, and a timestamp that never goes back, whatever files were lost."""
         with _errors():
             timestamp = Metadata[Timestamp].from_file(str(scratch / "timestamp.json")).signed
-            signed = {path.stem: Metadata.from_file(str(path)).signed for path in sorted(scratch.glob("*.json"))}
+            signed = _current(scratch)
         signed_unix = timestamp.unrecognized_fields.get(SIGNED_AT_FIELD, 0)
         if not isinstance(signed_unix, int):
             raise MetadataRefused("the timestamp's time of signing is not a number.", reason="timestamp")
@@ -167,6 +171,30 @@ class _Fetcher(FetcherInterface):
         if content is None:
             raise DownloadHTTPError(f"the hub has no version {version} of role {role}", _NOT_FOUND)
         return iter([content])
+
+
+def _readable(path: Path) -> bool:
+    try:
+        Metadata.from_file(str(path))
+    except RepositoryError:
+        return False
+    return True
+
+
+def _current(folder: Path) -> dict[str, Signed]:
+    """The verified top-level roles, and those roles below them that are here in the version that the snapshot pins."""
+    snapshot = Metadata[Snapshot].from_file(str(folder / "snapshot.json")).signed
+    signed: dict[str, Signed] = {
+        role: Metadata.from_file(str(folder / f"{role}.json")).signed
+        for role in ("root", "timestamp", "snapshot", "targets")
+    }
+    for name, pinned in snapshot.meta.items():
+        path = folder / quote(name, "")
+        if path.exists() and name != "targets.json":
+            below = Metadata.from_file(str(path)).signed
+            if below.version == pinned.version:
+                signed[name.removesuffix(".json")] = below
+    return signed
 
 
 @contextmanager

@@ -11,7 +11,7 @@ import numpy as np
 
 from fedloop_core.arrays import arrays_to_bytes
 from fedloop_core.encoding import Inputs
-from fedloop_core.errors import InputRefused, NoActiveModel, PredictionUnknown, StorageError
+from fedloop_core.errors import FeedbackRefused, InputRefused, NoActiveModel, PredictionUnknown, StorageError
 from fedloop_edge.agent.config import AgentConfig
 from fedloop_edge.agent.queue import DeviceStore
 from fedloop_edge.agent.recent import RecentPrediction, RecentPredictions
@@ -54,8 +54,7 @@ class Predictor:
     def serve(self, serving: ServingModel | None) -> None:
         """Lets another model answer; the window of the one before is closed into the queue."""
         with self._lock:
-            if self._window is not None:
-                self._window.close()
+            self._close_window()
             self._serving = serving
             self._window = (
                 SketchWindow(serving, self._config.sketch_rows, self._next_window, self._queue_sketch)
@@ -76,9 +75,11 @@ class Predictor:
             raise
         answers = serving.answer(inputs)
         seconds = time.perf_counter() - started
+        ids = ("",) * rows
         with self._lock:
-            first = self._store.take_numbers(rows)
             try:
+                first = self._store.take_numbers(rows)
+                ids = tuple(_prediction_id(first + row) for row in range(rows))
                 if serving is self._serving and self._window is not None:
                     self._window.add(inputs, answers)
                 if keep_inputs:
@@ -90,7 +91,7 @@ class Predictor:
         whole = np.issubdtype(answers.predicted.dtype, np.integer)
         return tuple(
             Prediction(
-                id=_prediction_id(first + row),
+                id=ids[row],
                 index=int(answers.predicted[row]) if whole else 0,
                 label=label,
                 confidence=float(answers.confidence[row]),
@@ -122,13 +123,26 @@ class Predictor:
                 observed_unix=kept.observed_unix,
                 inputs=kept.inputs,
             )
-            self._store.put(Stream.LABELLED, example.SerializeToString(deterministic=True))
+            body = example.SerializeToString(deterministic=True)
+            if len(body) > self._config.limits.item_bytes:
+                raise FeedbackRefused(
+                    f"an example of {len(body)} bytes is longer than {self._config.limits.item_bytes}.",
+                    hint="Raise AgentLimits.item_bytes and, above it, HubLimits.message_bytes.",
+                )
+            self._store.put(Stream.LABELLED, body)
             self._recent.forget(kept)
 
     def close(self) -> None:
         """Closes the open window into the queue, and the file of recent predictions."""
         self.serve(None)
         self._recent.close()
+
+    def _close_window(self) -> None:
+        try:
+            if self._window is not None:
+                self._window.close()
+        except StorageError as error:  # a switch does not wait for a full disk
+            _log.warning("a window of the sketch is lost: %s", error)
 
     def _keep(self, serving: ServingModel, inputs: Inputs, answers: Answers, first: int) -> None:
         now_unix = self._clock()

@@ -23,7 +23,8 @@ class Prediction:
     """One row's answer.
 
     ``index`` and ``label`` are the predicted class and its place, ``confidence`` its softmax probability. Where the
-    label is a number, ``label`` spells the predicted number, ``index`` is 0 and ``confidence`` 1.
+    label is a number, ``label`` spells the predicted number, ``index`` is 0 and ``confidence`` 1. An empty ``id`` means
+    that the device's disk failed: no label can be given.
     """
 
     id: str

@@ -139,9 +139,8 @@ class Synchronizer:
         target = release.target(assignment_path(self._config.task, self._group))
         if target is None:
             return None
-        path = self._downloads.fetch(target, client.blob, maximum_bytes=MAXIMUM_ASSIGNMENT_BYTES)
-        assignment = Assignment.from_bytes(path.read_bytes())
-        path.unlink()
+        content = self._downloads.take(target, client.blob, maximum_bytes=MAXIMUM_ASSIGNMENT_BYTES)
+        assignment = Assignment.from_bytes(content)
         if (assignment.task, assignment.group) != (self._config.task, self._group):
             raise AssignmentRefused(
                 f"the assignment is for task {assignment.task} and group {assignment.group}; "
@@ -210,11 +209,10 @@ class Synchronizer:
     def _download(self, plan: _Plan, client: HubClient) -> None:
         self._downloads.keep_only(plan.targets.values())
         limit = self._config.limits.artifact_bytes
-        described = self._downloads.fetch(
+        described = self._downloads.read(
             plan.targets[DESCRIPTION_FILE], client.blob, maximum_bytes=min(limit, _DESCRIPTION_BYTES)
         )
-        description = ArtifactDescription.from_bytes(described.read_bytes())
-        self._check(description, plan)
+        self._check(ArtifactDescription.from_bytes(described), plan)
         files = {
             file: self._downloads.fetch(target, client.blob, maximum_bytes=limit)
             for file, target in plan.targets.items()
@@ -245,10 +243,7 @@ class Synchronizer:
         if refusal == self._last_refusal:
             return  # told before; a device asks every minute
         self._last_refusal = refusal
-        try:
-            self._tell(fleet_pb2.DEVICE_STATE_REFUSED, assignment, serving, code=error.code, detail=_detail(error))
-        except StorageError as full:
-            _log.warning("the refusal is not reported: %s", full)
+        self._tell(fleet_pb2.DEVICE_STATE_REFUSED, assignment, serving, code=error.code, detail=_detail(error))
 
     def _tell(
         self,
@@ -259,17 +254,19 @@ class Synchronizer:
         code: str = "",
         detail: str = "",
     ) -> None:
-        self._report(
-            fleet_pb2.StatusReport(
-                state=state,
-                task=self._config.task,
-                version=assignment.version if assignment else 0,
-                serving_version=serving.version if serving else 0,
-                assignment_counter=assignment.counter if assignment else self.counter,
-                code=code,
-                detail=detail,
-            )
+        report = fleet_pb2.StatusReport(
+            state=state,
+            task=self._config.task,
+            version=assignment.version if assignment else 0,
+            serving_version=serving.version if serving else 0,
+            assignment_counter=assignment.counter if assignment else self.counter,
+            code=code,
+            detail=detail,
         )
+        try:
+            self._report(report)
+        except StorageError as error:  # a full disk does not keep a version from serving
+            _log.warning("a status is not reported: %s", error)
 
     def _outcome(
         self,

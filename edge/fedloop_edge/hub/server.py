@@ -8,13 +8,13 @@ from concurrent.futures import ThreadPoolExecutor
 
 import grpc
 
-from fedloop_core.certificates import CertificateAuthority, key_to_pem, load_or_create_key
+from fedloop_core.certificates import DAY_SECONDS, CertificateAuthority, key_to_pem, load_or_create_key
 from fedloop_core.errors import UsageError
 from fedloop_edge.hub.boundary import Caller
 from fedloop_edge.hub.config import HubAddresses, HubConfig
 from fedloop_edge.hub.feedback import SharedFeedbackService, SiteFeedbackService
 from fedloop_edge.hub.intake import Intake
-from fedloop_edge.hub.registry import DeviceRegistry
+from fedloop_edge.hub.registry import DeviceRegistry, issue_token
 from fedloop_edge.hub.services import EnrollmentService, FleetService, HubParts, StreamLimit
 from fedloop_edge.hub.sink import FeedbackSink
 from fedloop_edge.hub.source import ReleaseSource
@@ -83,6 +83,16 @@ class Hub:
         """The certificate (PEM) that devices are given beforehand to know this hub by."""
         return self._authority.certificate
 
+    def issue_token(self, group: str, *, valid_seconds: int = 86_400) -> str:
+        """A one-time token by which one device may join a rollout group of this hub's site."""
+        return issue_token(
+            self._parts.registry,
+            group=group,
+            site=self._config.site,
+            now_unix=self._clock(),
+            valid_seconds=valid_seconds,
+        )
+
     @property
     def intake(self) -> Intake:
         """The numbers of what devices sent, with totals of what was rejected or lost."""
@@ -113,7 +123,7 @@ class Hub:
         server = _server(_ENROLLMENT_WORKERS, _ENROLLMENT_MESSAGE_BYTES)
         service = EnrollmentService(self._parts, self._authority)
         fleet_pb2_grpc.add_EnrollmentServicer_to_server(service, server)  # type: ignore[no-untyped-call]
-        credentials = grpc.ssl_server_credentials([self._identity()])
+        credentials = self._credentials(require_client_certificate=False)
         return server, _listen(server, self._config.enrollment_address, credentials)
 
     def _listen_fleet(self) -> tuple[grpc.Server, str]:
@@ -123,10 +133,32 @@ class Hub:
         fleet_pb2_grpc.add_SharedFeedbackServicer_to_server(SharedFeedbackService(self._parts), server)  # type: ignore[no-untyped-call]
         if self._config.site:
             feedback_pb2_grpc.add_SiteFeedbackServicer_to_server(SiteFeedbackService(self._parts), server)  # type: ignore[no-untyped-call]
-        credentials = grpc.ssl_server_credentials(
-            [self._identity()], root_certificates=self._authority.certificate, require_client_auth=True
-        )
+        credentials = self._credentials(require_client_certificate=True)
         return server, _listen(server, self._config.fleet_address, credentials)
+
+    def _credentials(self, *, require_client_certificate: bool) -> grpc.ServerCredentials:
+        """A server certificate that is made anew, at some handshake, in the second half of its life."""
+        lifetime = self._config.server_certificate_days * DAY_SECONDS
+        made_unix = self._clock()
+
+        def configuration() -> grpc.ServerCertificateConfiguration:
+            return grpc.ssl_server_certificate_configuration(
+                [self._identity()],
+                root_certificates=self._authority.certificate if require_client_certificate else None,
+            )
+
+        def renewed() -> grpc.ServerCertificateConfiguration | None:
+            nonlocal made_unix
+            if self._clock() < made_unix + lifetime // 2:
+                return None  # the certificate stays
+            made_unix = self._clock()
+            return configuration()
+
+        return grpc.dynamic_ssl_server_credentials(
+            configuration(),
+            renewed,  # type: ignore[arg-type]  # gRPC documents None for "no change"; its stubs do not
+            require_client_authentication=require_client_certificate,
+        )
 
     def _identity(self) -> tuple[bytes, bytes]:
         key = load_or_create_key(self._config.folder / "server.key")
