@@ -1,4 +1,4 @@
-"""The one door of a site: questions in, replies out, whoever carries them."""
+"""How anything reaches a site: one question in, one answer out, whatever carries them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["Question", "Reply", "SiteEndpoint"]
 
 @dataclass(frozen=True)
 class Question:
-    """A serialised ``coordination.v1.Envelope`` and the arrays that it binds by digest."""
+    """A serialised ``coordination.v1.Envelope`` and the arrays beside it."""
 
     envelope: bytes
     arrays: NamedArrays
@@ -20,14 +20,14 @@ class Question:
 
 @dataclass(frozen=True)
 class Reply:
-    """A serialised ``coordination.v1.Answer`` and the arrays that it binds by digest."""
+    """A serialised ``coordination.v1.Answer`` and the arrays beside it."""
 
     answer: bytes
     arrays: NamedArrays
 
 
 class SiteEndpoint(Protocol):
-    """Answers questions; a bad question or bad data is a refusal in the answer and never an exception."""
+    """A site. It never raises for bad questions or bad data: it answers with a refusal."""
 
     def answer(self, question: Question) -> Reply:
         """Answers one question."""

@@ -41,10 +41,10 @@ def exact_scores(label: Label, outputs: NDArray[np.float32], labels: NDArray[np.
     A row whose outputs are not finite counts as wrong, with the loss of a uniform guess; in a regression, with the
     greatest error that the label's range allows.
     """
-    finite = np.isfinite(outputs).all(axis=1)
+    finite = np.asarray(np.isfinite(outputs).all(axis=1), dtype=np.bool_)
     match label:
         case ClassLabel():
-            logits = np.where(finite[:, None], outputs.astype(np.float64), 0.0)
+            logits = np.where(finite[:, np.newaxis], outputs.astype(np.float64), 0.0)
             right = finite & (logits.argmax(axis=1) == labels)
             loss = logsumexp(logits, axis=1) - logits[np.arange(len(logits)), labels.astype(np.int64)]
             return Scores(float(right.sum()), float(len(labels)), float(loss.sum()))
@@ -109,16 +109,14 @@ def _reach(label: RegressionLabel) -> float:
     return (label.range[1] - label.range[0]) / 2
 
 
-def _errors(
-    label: RegressionLabel, outputs: NDArray[np.float32], labels: NDArray[np.generic]
-) -> NDArray[np.float64]:
+def _errors(label: RegressionLabel, outputs: NDArray[np.float32], labels: NDArray[np.generic]) -> NDArray[np.float64]:
     low, high = label.range
     error = np.abs(outputs[:, 0].astype(np.float64) - np.clip(labels.astype(np.float64), low, high))
     return np.where(np.isfinite(error), error, high - low)
 
 
 def _concordance(hazards: NDArray[np.generic], labels: NDArray[np.generic]) -> Scores:
-    time, event = labels[:, 0].astype(np.float64), labels[:, 1] > 0
+    time, event = labels[:, 0].astype(np.float64), labels[:, 1].astype(np.float64) > 0
     hazard = hazards.astype(np.float64)
     comparable = event[:, None] & (time[:, None] < time[None, :])
     pairs = np.sign(hazard[:, None] - hazard[None, :])[comparable]

@@ -38,9 +38,7 @@ def exact_moments(task: Task, rows: Dataset) -> Moments:
     newton = isinstance(task.training, NewtonRaphson)
     values = design_matrix(rows.inputs, schema) if newton else _clamped(schema, rows)
     present = np.isfinite(values)
-    return Moments(
-        np.nansum(values, axis=0), np.nansum(values**2, axis=0), present.sum(axis=0).astype(np.float64)
-    )
+    return Moments(np.nansum(values, axis=0), np.nansum(values**2, axis=0), present.sum(axis=0).astype(np.float64))
 
 
 def noised_moments(schema: FeatureSchema, rows: Dataset, noise_multiplier: float, noise: NoiseSource) -> Moments:

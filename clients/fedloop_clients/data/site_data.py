@@ -79,6 +79,16 @@ class SiteData:
         self._joined: dict[tuple[str, ...], Dataset] = {}
 
     @property
+    def admissions(self) -> int:
+        """How many times feedback opened new blocks."""
+        return self._admissions
+
+    @property
+    def next_feedback_blocks(self) -> tuple[str, str]:
+        """The blocks, of training and of evaluation rows, that the next feedback of new units will open."""
+        return f"{_FEEDBACK}{self._admissions + 1}", f"{_FEEDBACK_EVALUATION}{self._admissions + 1}"
+
+    @property
     def training_blocks(self) -> tuple[str, ...]:
         """Blocks that are trained on, oldest first."""
         return tuple(self._training)

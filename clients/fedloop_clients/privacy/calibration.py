@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import lru_cache
 
 import numpy as np
@@ -14,10 +15,11 @@ from fedloop_clients.privacy.accounting import ORDERS, conversion, curve, epsilo
 from fedloop_clients.privacy.charges import Charge, SampledGaussianCharge
 from fedloop_core.errors import PrivacyParameterInvalid
 
-__all__ = ["find_gaussian_multiplier", "find_noise_multiplier"]
+__all__ = ["find_gaussian_multiplier", "find_noise_multiplier", "noise_within"]
 
 _LOWEST, _HIGHEST = 0.05, 1e5
-_SAFETY = 1e-9  # relative, added to the root so that rounding never lands on the costly side
+_PRECISION = 1e-7  # of the noise's logarithm; the root found is moved by it until it lies on the safe side
+_STEEPEST = 1e6  # bound on the function whose root is sought, which may be infinite
 _TOLERANCE = 1e-4  # relative gain in noise below which the search stops
 
 
@@ -68,6 +70,13 @@ def find_gaussian_multiplier(target: float, delta: float) -> float:
     return find_noise_multiplier(target, delta, 1.0, 1)
 
 
+@lru_cache(maxsize=256)
+def noise_within(order: float, divergence: float, rate: float, steps: int, others: tuple[Charge, ...] = ()) -> float:
+    """The least noise multiplier with which ``steps`` and ``others`` stay within an RDP at one order; else infinite."""
+    extra = sum(rdp_at(charge, order) for charge in others)
+    return _root(lambda noise: rdp_at(_charge(noise, rate, steps), order) + extra - divergence)
+
+
 def _charge(noise_multiplier: float, rate: float, steps: int) -> SampledGaussianCharge:
     return SampledGaussianCharge(noise_multiplier=noise_multiplier, sampling_rate=rate, steps=steps)
 
@@ -86,16 +95,21 @@ def _solve(place: int, target: float, delta: float, rate: float, steps: int, ext
     """The noise that meets the target at one order; infinite when none does."""
     order = ORDERS[place]
 
-    def excess(logarithm: float) -> float:
-        divergence = rdp_at(_charge(math.exp(logarithm), rate, steps), order) + float(extra[place])
-        return min(epsilon_at(order, divergence, delta), 1e6) - target
+    def excess(noise: float) -> float:
+        divergence = rdp_at(_charge(noise, rate, steps), order) + float(extra[place])
+        return epsilon_at(order, divergence, delta) - target
 
+    return _root(excess)
+
+
+def _root(excess: Callable[[float], float]) -> float:
+    """The least noise at which a falling function is not above 0; infinite when it is above 0 everywhere."""
     low, high = math.log(_LOWEST), math.log(_HIGHEST)
-    if excess(high) > 0:
+    if excess(_HIGHEST) > 0:
         return math.inf
-    if excess(low) <= 0:
+    if excess(_LOWEST) <= 0:
         return _LOWEST
-    root = float(brentq(excess, low, high, xtol=1e-7))
-    while excess(root) > 0:
-        root += max(_SAFETY, abs(root) * _SAFETY) + 1e-7
+    root = float(brentq(lambda logarithm: min(excess(math.exp(logarithm)), _STEEPEST), low, high, xtol=_PRECISION))
+    while excess(math.exp(root)) > 0:
+        root += _PRECISION
     return math.exp(root)

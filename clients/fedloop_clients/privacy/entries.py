@@ -131,7 +131,8 @@ class LedgerState:
             case OpenEntry():
                 self.blocks[entry.block] = BlockState(entry)
             case ReserveEntry():
-                self.reserved[sequence] = entry
+                if not isinstance(entry.charge, NonPrivateCharge):
+                    self.reserved[sequence] = entry
                 for name in entry.blocks:
                     self._add(self.blocks[name], sequence, entry)
             case SettleEntry():
@@ -182,9 +183,14 @@ class LedgerState:
             spend = block.spend()
             order, delta = block.opened.order, block.opened.delta
             asked = math.inf if order is None else epsilon_at(order, block.cost(entry.charge), delta)
+            wish = (
+                "asks for an exact release, which no budget holds"
+                if math.isinf(asked)
+                else f"asks for {asked:.3g} more (epsilons of single releases do not simply add up)"
+            )
             raise BudgetExhausted(
-                f"block {name!r} has spent epsilon {spend.epsilon:.3f} of {spend.budget:g} for life; {entry.purpose} asks "
-                f"for {asked:.3g} more (epsilons of single releases do not simply add up).",
+                f"block {name!r} has spent epsilon {spend.epsilon:.3f} of {spend.budget:g} for life; {entry.purpose} "
+                f"{wish}.",
                 hint="Train on newer blocks, plan less, or fine-tune from the last release, which costs nothing.",
                 block=name,
                 spent=spend.epsilon,
@@ -207,10 +213,11 @@ class LedgerState:
 def _covers(reserved: Charge, executed: Charge) -> bool:
     match reserved, executed:
         case SampledGaussianCharge(), SampledGaussianCharge():
-            same = reserved.model_copy(update={"steps": 0}) == executed.model_copy(update={"steps": 0})
+            same = reserved.model_copy(update={"steps": executed.steps}) == executed
             return same and executed.steps <= reserved.steps
-        case (GaussianCharge(), GaussianCharge()) | (PureCharge(), PureCharge()):
-            same = reserved.model_copy(update={"count": 0}) == executed.model_copy(update={"count": 0})
-            return same and executed.count <= reserved.count
+        case GaussianCharge(), GaussianCharge():
+            return reserved.noise_multiplier == executed.noise_multiplier and executed.count <= reserved.count
+        case PureCharge(), PureCharge():
+            return reserved.epsilon == executed.epsilon and executed.count <= reserved.count
         case _:
             return reserved == executed

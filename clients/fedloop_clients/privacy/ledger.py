@@ -76,12 +76,13 @@ class Ledger:
 
     def __init__(self, path: Path | str, clock: Callable[[], int]) -> None:
         self._name = str(path)
+        self._shared = self._name != ":memory:"
         self._clock = clock
         self._lock = threading.RLock()
         self._state = LedgerState()
         self._head = _EMPTY
         with self._storage_errors():
-            if self._name != ":memory:":
+            if self._shared:
                 Path(path).parent.mkdir(parents=True, exist_ok=True)
                 os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
             self._connection = sqlite3.connect(
@@ -112,9 +113,7 @@ class Ledger:
             UsageError: a block is not open.
         """
         with self._transaction():
-            entry = ReserveEntry(
-                time_unix=self._clock(), run_id=run_id, purpose=purpose, blocks=blocks, charge=charge
-            )
+            entry = ReserveEntry(time_unix=self._clock(), run_id=run_id, purpose=purpose, blocks=blocks, charge=charge)
             self._state.check_reserve(entry)
             return Reservation(self._append(entry), charge, blocks)
 
@@ -126,13 +125,11 @@ class Ledger:
         """
         with self._transaction():
             self._state.check_settle(reservation.sequence, executed)
-            self._append(
-                SettleEntry(time_unix=self._clock(), reservation=reservation.sequence, executed=executed)
-            )
+            self._append(SettleEntry(time_unix=self._clock(), reservation=reservation.sequence, executed=executed))
 
     def has_block(self, block: str) -> bool:
         """Whether the block was opened."""
-        with self._transaction():
+        with self._reading():
             return block in self._state.blocks
 
     def spend(self, block: str) -> Spend:
@@ -141,7 +138,7 @@ class Ledger:
         Raises:
             UsageError: the block is not open.
         """
-        with self._transaction():
+        with self._reading():
             return self._state.block(block).spend()
 
     def charges(self, block: str, run_id: str | None = None) -> tuple[Charge, ...]:
@@ -150,7 +147,7 @@ class Ledger:
         Raises:
             UsageError: the block is not open.
         """
-        with self._transaction():
+        with self._reading():
             listed = self._state.block(block).charges.values()
             return tuple(charge for run, charge in listed if run_id in {None, run})
 
@@ -160,7 +157,7 @@ class Ledger:
         Raises:
             UsageError: the block is not open.
         """
-        with self._transaction():
+        with self._reading():
             state = self._state.block(block)
             left, cost = max(state.capacity - state.divergence, 0.0), state.cost(charge)
             return left / cost if cost > 0 else float("inf")
@@ -171,7 +168,7 @@ class Ledger:
         Raises:
             UsageError: the block is not open.
         """
-        with self._transaction():
+        with self._reading():
             state = self._state.block(block)
             if state.opened.order is None:
                 return None
@@ -179,7 +176,7 @@ class Ledger:
 
     def head(self) -> Head:
         """The newest entry."""
-        with self._transaction():
+        with self._reading():
             return self._head
 
     def verify(self) -> Head:
@@ -207,34 +204,42 @@ class Ledger:
             self._connection.close()
 
     @contextmanager
+    def _reading(self) -> Iterator[None]:
+        """With everything read that other processes wrote; a ledger in memory has no other."""
+        with self._lock, self._storage_errors():
+            self._catch_up()
+            yield
+
+    @contextmanager
     def _transaction(self) -> Iterator[None]:
         """Alone with the file, with everything read that other processes wrote; an error leaves it as it was."""
         with self._lock, self._storage_errors():
             self._connection.execute("BEGIN IMMEDIATE")
+            durable: Head | None = None
             try:
                 self._catch_up()
                 durable = self._head
                 yield
-                if self._head != durable:
-                    durable = _EMPTY  # memory is ahead of the disk until the commit returns
                 self._connection.execute("COMMIT")
-                durable = self._head
-            finally:
+            except BaseException:
                 if self._connection.in_transaction:
                     self._connection.execute("ROLLBACK")
-                    if durable != self._head:
-                        self._state, self._head = LedgerState(), _EMPTY
+                if durable is not None and self._head != durable:
+                    self._state, self._head = LedgerState(), _EMPTY  # memory was ahead of the disk: read it again
+                raise
 
     def _append(self, entry: OpenEntry | ReserveEntry | SettleEntry) -> int:
         body = entry.model_dump_json().encode()
         sequence = self._head.sequence + 1
         digest = _digest(self._head, body)
         self._connection.execute("INSERT INTO entry VALUES (?, ?, ?)", (sequence, body, digest))
-        self._state.apply(sequence, entry)
         self._head = Head(sequence, digest)
+        self._state.apply(sequence, entry)
         return sequence
 
     def _catch_up(self) -> None:
+        if not self._shared and self._head != _EMPTY:
+            return
         with closing(
             self._connection.execute(
                 "SELECT sequence, body, digest FROM entry WHERE sequence > ? ORDER BY sequence", (self._head.sequence,)

@@ -19,7 +19,7 @@ from fedloop_core.noise import NoiseSource
 __all__ = ["NoisyOptimizer", "physical_batches", "private_module"]
 
 
-class NoisyOptimizer(DPOptimizer):
+class NoisyOptimizer(DPOptimizer):  # type: ignore[misc]  # Opacus ships no types
     """Opacus' optimizer for gradients of *summed* losses, clipped by unit.
 
     Args:
@@ -104,11 +104,22 @@ class NoisyOptimizer(DPOptimizer):
             parameter.grad_sample = total / rows.view(-1, *[1] * parameter.dim())
 
 
-def physical_batches(units: NDArray[np.int64], size: int) -> tuple[NDArray[np.int64], ...]:
-    """Cuts the units of one batch into parts of at most ``size``; an empty batch is one empty part."""
-    if len(units) == 0:
-        return (units,)
-    return tuple(units[start : start + size] for start in range(0, len(units), size))
+def physical_batches(units: NDArray[np.int64], rows: NDArray[np.int64], size: int) -> tuple[NDArray[np.int64], ...]:
+    """Cuts one batch into parts of whole units with at most ``size`` rows each, one unit at least.
+
+    Args:
+        units: places of the batch's units; an empty batch is one empty part.
+        rows: number of rows of each of these units.
+        size: most rows of a part, unless one unit alone has more.
+    """
+    parts: list[NDArray[np.int64]] = []
+    start, filled = 0, 0
+    for at, count in enumerate(rows.tolist()):
+        if at > start and filled + count > size:
+            parts.append(units[start:at])
+            start, filled = at, 0
+        filled += count
+    return (*parts, units[start:])
 
 
 def private_module(backbone: nn.Module) -> GradSampleModule:

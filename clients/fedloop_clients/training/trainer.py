@@ -6,6 +6,7 @@ so that a round that is repeated after a crash gives the same update.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -75,7 +76,7 @@ class LocalTrainer:
         self._model.train()
         trainable = self._model.trainable_arrays()
         self._spec = ArraySpec.of(trainable)
-        self._parameters = [self._model.get_parameter(name) for name in trainable]
+        self._parameters: list[Tensor] = [self._model.get_parameter(name) for name in trainable]
         self._backbone, self._postprocessing = self._model.backbone, self._model.postprocessing
         self._schema = task.feature_schema
         self._random_layers = isinstance(task.model, CustomModel)
@@ -151,7 +152,9 @@ class LocalTrainer:
             expected_batch_size=rate * len(cached.units),
         )
         empty = 0
-        with _seeded(noise.seed_for("layers"), needed=self._random_layers):
+        with _seeded(noise.seed_for("layers"), needed=self._random_layers), warnings.catch_warnings():
+            # Rows need no gradient, so torch says of Opacus' hooks that they see gradients of outputs alone: as meant.
+            warnings.filterwarnings("ignore", "Full backward hook is firing", UserWarning)
             for _ in range(self._training.local_steps):
                 units = sampling.poisson_sample(len(cached.units), rate)
                 empty += int(len(units) == 0)

@@ -1,0 +1,113 @@
+"""Charging one run's releases: within what the task allows for the run, and what the blocks hold for life."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from fedloop_clients.context import RunContext
+from fedloop_clients.privacy.accounting import epsilon, rdp_at
+from fedloop_clients.privacy.charges import Charge, NonPrivateCharge, PureCharge
+from fedloop_clients.privacy.ledger import Ledger
+from fedloop_clients.privacy.planning import Ceiling, PrivacyPlan, plan_run
+from fedloop_clients.training.rows import UnitIndex
+from fedloop_core.errors import BudgetExhausted
+from fedloop_proto.coordination.v1.coordination_pb2 import PrivacySpend
+
+__all__ = ["RunCharges"]
+
+_ROUNDING = 1e-6  # relative slack when rounds, charged one by one, add up to the whole run
+
+
+@dataclass(frozen=True)
+class RunCharges:
+    """The charges of one run at one site's ledger."""
+
+    ledger: Ledger
+    context: RunContext
+
+    def plan(self, rounds: int, evaluations: int = 0) -> PrivacyPlan | None:
+        """The run's plan, found once; absent when the task is not private.
+
+        Raises:
+            PrivacyParameterInvalid: the task's parameters guard nothing here, or no noise is enough.
+        """
+        context = self.context
+        if not context.task.privacy.private:
+            return None
+        if (rounds, evaluations) not in context.plans:
+            units = len(UnitIndex.of(context.training.units))
+            context.plans[rounds, evaluations] = plan_run(
+                context.task, units, rounds, evaluations, tuple(self._ceilings())
+            )
+        return context.plans[rounds, evaluations]
+
+    @contextmanager
+    def release(self, charge: Charge, blocks: tuple[str, ...], purpose: str) -> Iterator[None]:
+        """Charges a release before its body computes it; a body that fails stays charged in full.
+
+        Raises:
+            BudgetExhausted: the run's epsilon or a block's budget for life does not hold the charge.
+        """
+        run_id = self.context.known.run_id
+        if not isinstance(charge, NonPrivateCharge):
+            for block in blocks:
+                self._check_run(charge, block, purpose)
+        reservation = self.ledger.reserve(charge, blocks, run_id, purpose)
+        yield
+        if not isinstance(charge, NonPrivateCharge):
+            self.ledger.settle(reservation, charge)
+
+    def run_epsilon(self, blocks: tuple[str, ...]) -> float:
+        """What the run has spent so far on the block that it cost most; infinite without privacy."""
+        if not self.context.task.privacy.private:
+            return math.inf
+        run_id, delta = self.context.known.run_id, self.context.task.privacy.delta
+        return max((epsilon(self.ledger.charges(block, run_id), delta) for block in blocks), default=0.0)
+
+    def spend(self, blocks: tuple[str, ...]) -> PrivacySpend:
+        """For life, of the block that spent most."""
+        if not blocks:
+            return PrivacySpend()
+        most = max((self.ledger.spend(block) for block in blocks), key=lambda spend: spend.epsilon)
+        return PrivacySpend(epsilon=most.epsilon, delta=most.delta, budget=most.budget, unlimited=most.unlimited)
+
+    def rounds_affordable(self, plan: PrivacyPlan | None) -> float:
+        """Rounds that the training blocks would still admit after the run's other charges; -1: without limit."""
+        least = math.inf
+        for block in self.context.training_blocks:
+            headroom = self.ledger.headroom(block)
+            if headroom is None:
+                continue
+            if plan is None:
+                return 0.0
+            order, left = headroom
+            left -= sum(rdp_at(charge, order) for charge in plan.others if not isinstance(charge, PureCharge))
+            least = min(least, max(left, 0.0) / rdp_at(plan.round, order))
+        return -1.0 if math.isinf(least) else least
+
+    def _check_run(self, charge: Charge, block: str, purpose: str) -> None:
+        context = self.context
+        privacy = context.task.privacy
+        allowed = privacy.epsilon if block in context.training_blocks else privacy.epsilon_of_evaluations
+        before = self.ledger.charges(block, context.known.run_id)
+        if epsilon((*before, charge), privacy.delta) > allowed * (1 + _ROUNDING):
+            spent = epsilon(before, privacy.delta)
+            raise BudgetExhausted(
+                f"run {context.known.run_id} has spent epsilon {spent:.3f} of {allowed:g} on block {block!r}; {purpose} "
+                "does not fit any more.",
+                hint="Ask for no more rounds or evaluations than were planned.",
+                block=block,
+                spent=spent,
+                budget=allowed,
+            )
+
+    def _ceilings(self) -> Iterator[Ceiling]:
+        for block in self.context.training_blocks:
+            headroom = self.ledger.headroom(block)
+            if headroom is not None:
+                order, left = headroom
+                own = self.ledger.charges(block, self.context.known.run_id)
+                yield Ceiling(order, left + sum(rdp_at(charge, order) for charge in own))

@@ -1,0 +1,142 @@
+"""What a site has answered, and which runs it knows: kept so that a repeated question is a repeated answer.
+
+A question that was answered before gets the same bytes again and is charged once. Bodies of old answers are dropped to
+bound the disk; their keys stay, so that a replayed question is refused instead of answered anew.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedloop_clients.endpoint import Reply
+from fedloop_core.arrays import arrays_from_bytes, arrays_to_bytes
+from fedloop_core.errors import EnvelopeRefused, StorageError
+
+__all__ = ["KnownRun", "Outbox"]
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS answer (
+    sequence INTEGER PRIMARY KEY, key BLOB NOT NULL UNIQUE, body BLOB, names TEXT, arrays BLOB
+) STRICT;
+CREATE TABLE IF NOT EXISTS run (
+    run_id TEXT PRIMARY KEY, attempt INTEGER NOT NULL, task BLOB NOT NULL, rows_said INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+"""
+
+
+@dataclass(frozen=True)
+class KnownRun:
+    """A run that this site was asked about: its highest attempt, its task, and the number of rows it was told."""
+
+    run_id: str
+    attempt: int
+    task_document: bytes
+    rows_said: int
+
+
+class Outbox:
+    """Opens or makes the outbox at ``path`` (":memory:" for rehearsals).
+
+    Args:
+        path: the file, readable by its owner alone.
+        keep_answers: how many answers are kept whole.
+        keep_bytes: how many bytes they may have together; the newest is always kept.
+
+    Raises:
+        StorageError: the file cannot be opened.
+    """
+
+    def __init__(self, path: Path | str, *, keep_answers: int = 256, keep_bytes: int = 2**30) -> None:
+        self._name = str(path)
+        self._keep_answers = keep_answers
+        self._keep_bytes = keep_bytes
+        with self._storage_errors():
+            if self._name != ":memory:":
+                Path(path).parent.mkdir(parents=True, exist_ok=True)
+                os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
+            self._connection = sqlite3.connect(self._name, isolation_level=None, check_same_thread=False)
+            self._connection.execute("PRAGMA journal_mode = WAL")
+            self._connection.execute("PRAGMA synchronous = FULL")
+            self._connection.executescript(_SCHEMA)
+            self._kept: deque[tuple[int, int]] = deque(
+                self._connection.execute(
+                    "SELECT sequence, length(body) + length(arrays) FROM answer WHERE body IS NOT NULL ORDER BY sequence"
+                )
+            )
+        self._bytes = sum(size for _, size in self._kept)
+
+    def find(self, key: bytes) -> Reply | None:
+        """The answer to a question, if it was answered before.
+
+        Raises:
+            EnvelopeRefused: it was, so long ago that the answer is no longer kept.
+        """
+        with self._storage_errors():
+            row = self._connection.execute("SELECT body, names, arrays FROM answer WHERE key = ?", (key,)).fetchone()
+        if row is None:
+            return None
+        body, names, arrays = row
+        if body is None:
+            raise EnvelopeRefused(
+                "a question was replayed whose answer is no longer kept.",
+                hint="Start a new run.",
+                reason="replayed",
+            )
+        return Reply(body, arrays_from_bytes(arrays, tuple(json.loads(names))) if arrays else {})
+
+    def store(self, key: bytes, reply: Reply) -> None:
+        """Keeps an answer; it is on the disk before this returns."""
+        arrays = arrays_to_bytes(reply.arrays) if reply.arrays else b""
+        with self._storage_errors():
+            self._connection.execute("BEGIN IMMEDIATE")
+            try:
+                cursor = self._connection.execute(
+                    "INSERT INTO answer (key, body, names, arrays) VALUES (?, ?, ?, ?)",
+                    (key, reply.answer, json.dumps(list(reply.arrays)), arrays),
+                )
+                self._kept.append((cursor.lastrowid or 0, len(reply.answer) + len(arrays)))
+                self._bytes += self._kept[-1][1]
+                while len(self._kept) > 1 and (len(self._kept) > self._keep_answers or self._bytes > self._keep_bytes):
+                    sequence, size = self._kept.popleft()
+                    self._bytes -= size
+                    self._connection.execute(
+                        "UPDATE answer SET body = NULL, names = NULL, arrays = NULL WHERE sequence = ?", (sequence,)
+                    )
+                self._connection.execute("COMMIT")
+            finally:
+                if self._connection.in_transaction:
+                    self._connection.execute("ROLLBACK")
+
+    def run(self, run_id: str) -> KnownRun | None:
+        """What is known of a run."""
+        with self._storage_errors():
+            row = self._connection.execute(
+                "SELECT run_id, attempt, task, rows_said FROM run WHERE run_id = ?", (run_id,)
+            ).fetchone()
+        return None if row is None else KnownRun(*row)
+
+    def remember(self, run: KnownRun) -> None:
+        """Keeps what is known of a run in place of what was."""
+        with self._storage_errors():
+            self._connection.execute(
+                "INSERT OR REPLACE INTO run VALUES (?, ?, ?, ?)",
+                (run.run_id, run.attempt, run.task_document, run.rows_said),
+            )
+
+    def close(self) -> None:
+        """Closes the file; the outbox cannot be used afterwards."""
+        self._connection.close()
+
+    @contextmanager
+    def _storage_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except (sqlite3.Error, OSError) as error:
+            raise StorageError(f"outbox {self._name}: {error}.", hint="Free space, or correct rights.") from error

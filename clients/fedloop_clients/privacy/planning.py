@@ -1,0 +1,90 @@
+"""What one private run will charge at a site, found before its first release."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fedloop_clients.privacy.accounting import check_delta
+from fedloop_clients.privacy.calibration import find_gaussian_multiplier, find_noise_multiplier, noise_within
+from fedloop_clients.privacy.charges import Charge, GaussianCharge, PureCharge, SampledGaussianCharge
+from fedloop_core.errors import PrivacyParameterInvalid, UsageError
+from fedloop_core.task.document import FederatedAveraging, Task
+from fedloop_core.task.evaluations import planned_evaluations
+
+__all__ = ["Ceiling", "PrivacyPlan", "plan_run"]
+
+_ROWS_SHARE = 0.02  # of epsilon, for the number of training rows
+_MOST_EXTRA_NOISE = 1.1  # noise may grow by a tenth so that a run fits a block's registered order
+
+
+@dataclass(frozen=True)
+class Ceiling:
+    """What a block holds for this run: an RDP at its registered order."""
+
+    order: float
+    divergence: float
+
+
+@dataclass(frozen=True)
+class PrivacyPlan:
+    """Charges of a run. ``round`` is one round of training; ``moments`` is absent where no statistics are asked."""
+
+    round: SampledGaussianCharge
+    rows: PureCharge
+    moments: GaussianCharge | None
+    evaluation: PureCharge
+
+    @property
+    def others(self) -> tuple[Charge, ...]:
+        """What the run charges to training rows beside its rounds."""
+        return (self.rows,) if self.moments is None else (self.rows, self.moments)
+
+
+def plan_run(
+    task: Task, units: int, rounds: int, evaluations: int = 0, ceilings: tuple[Ceiling, ...] = ()
+) -> PrivacyPlan:
+    """Finds the noise with which a run's rounds, statistics and count of rows stay within the task's epsilon together.
+
+    The task's epsilon is met at the best order; a block's filter uses another order. Where that difference alone would
+    keep the last round out, noise grows by up to a tenth; a block that holds far less refuses when it is full.
+
+    Args:
+        task: private, trained by federated averaging.
+        units: of the training rows here.
+        rounds: of the whole run.
+        evaluations: planned by the coordinator, if more than the task says.
+        ceilings: what the training blocks hold for this run.
+
+    Raises:
+        PrivacyParameterInvalid: delta is not below one over the number of units, rows are scaled per site, or no noise
+            is enough.
+        UsageError: the task is not private.
+    """
+    if not (task.privacy.private and isinstance(task.training, FederatedAveraging)):
+        raise UsageError(f"task {task.name!r} is not private.")
+    if task.preprocessing.scaling == "per-site":
+        raise PrivacyParameterInvalid(
+            "scaling per site reads every row without noise, which a private run excludes.",
+            hint='Set preprocessing.scaling to "range" or "federated".',
+            parameter="scaling",
+        )
+    check_delta(task.privacy.delta, units)
+    target, delta = task.privacy.epsilon, task.privacy.delta
+    rows = PureCharge(epsilon=_ROWS_SHARE * target)
+    moments = None
+    if task.preprocessing.scaling == "federated" and task.feature_schema.numeric:
+        multiplier = find_gaussian_multiplier(task.privacy.statistics_share * target, delta)
+        moments = GaussianCharge(noise_multiplier=multiplier)
+    others: tuple[Charge, ...] = (rows,) if moments is None else (rows, moments)
+    rate = min(1.0, task.training.batch_size / units)
+    steps = rounds * task.training.local_steps
+    noise = find_noise_multiplier(target, delta, rate, steps, others)
+    fitting = [noise_within(c.order, c.divergence, rate, steps, others) for c in ceilings]
+    noise = max([noise, *(found for found in fitting if found <= noise * _MOST_EXTRA_NOISE)])
+    planned = max(planned_evaluations(task), evaluations)
+    return PrivacyPlan(
+        SampledGaussianCharge(noise_multiplier=noise, sampling_rate=rate, steps=task.training.local_steps),
+        rows,
+        moments,
+        PureCharge(epsilon=task.privacy.epsilon_of_evaluations / planned),
+    )

@@ -1,0 +1,182 @@
+"""Epsilon against independently known values (two libraries, closed forms), and the properties that it must have."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedloop_clients.privacy.accounting import (
+    check_delta,
+    conversion,
+    epsilon,
+    epsilon_at,
+    rdp_at,
+    registered_order,
+)
+from fedloop_clients.privacy.calibration import find_gaussian_multiplier, find_noise_multiplier, noise_within
+from fedloop_clients.privacy.charges import GaussianCharge, NonPrivateCharge, PureCharge, SampledGaussianCharge
+from fedloop_core.errors import PrivacyParameterInvalid
+
+
+def sgd(noise: float, rate: float, steps: int) -> SampledGaussianCharge:
+    return SampledGaussianCharge(noise_multiplier=noise, sampling_rate=rate, steps=steps)
+
+
+COMPOSED = {
+    "A": ([(1.1, 0.01, 1000)], 1e-5, 1.71177),
+    "B": ([(1.1, 256 / 60000, 14062)], 1e-5, 2.596556),
+    "C": ([(1.0, 0.01, 1000)], 1e-5, 2.101367),
+    "D": ([(1.0, 0.01, 10000)], 1e-5, 6.712757),
+    "E": ([(0.8, 0.02, 500)], 1e-5, 5.371863),
+    "F": ([(2.0, 0.1, 500)], 1e-5, 6.034562),
+    "G": ([(4.0, 0.01, 10000)], 1e-5, 1.03549),
+    "H": ([(0.6, 0.001, 10000)], 1e-6, 3.999186),
+    "I": ([(1.5, 0.05, 200)], 1e-6, 2.946545),
+    "J": ([(5.0, 1.0, 1)], 1e-5, 0.794522),
+    "K": ([(10.0, 1.0, 100)], 1e-5, 4.728507),
+    "L": ([(1.0, 1.0, 1)], 1e-5, 4.728507),
+    "M": ([(1.1, 0.01, 1000), (0.9, 0.02, 300), (2.0, 0.05, 400)], 1e-5, 4.390623),
+    "N": ([(1.1, 0.01, 20000)], 1e-5, 8.370306),
+    "O": ([(1.3, 0.0064, 1560)], 1e-5, 0.983831),
+    "P": ([(0.5, 0.01, 100)], 1e-5, 8.03412),
+    "Q": ([(1.1, 0.01, 1000), (10.0, 1.0, 20)], 1e-5, 2.59818),
+}
+
+
+@pytest.mark.parametrize(("mechanisms", "delta", "expected"), COMPOSED.values(), ids=COMPOSED.keys())
+def test_epsilon_of_composed_mechanisms(
+    mechanisms: list[tuple[float, float, int]], delta: float, expected: float
+) -> None:
+    assert epsilon([sgd(*mechanism) for mechanism in mechanisms], delta) == pytest.approx(expected, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("noise", "delta", "exact"),
+    [(1.0, 1e-5, 4.3771781), (5.0, 1e-5, 0.72552175), (2.0, 1e-6, 2.25408465), (10.0, 1e-6, 0.39685738)],
+)
+def test_a_gaussian_release_is_never_below_its_exact_epsilon(noise: float, delta: float, exact: float) -> None:
+    ours = epsilon([GaussianCharge(noise_multiplier=noise)], delta)
+    assert exact <= ours <= exact * 1.12
+
+
+@pytest.mark.parametrize(
+    ("rate", "noise", "order", "expected"),
+    [
+        (0.01, 1.1, 1.5, 9.554528572e-05),
+        (0.01, 1.1, 2.5, 0.0001620774094),
+        (0.01, 1.1, 8.0, 0.0005840703355),
+        (0.01, 0.5, 2.5, 0.01477127821),
+        (0.01, 0.5, 8.0, 10.73694836),
+        (0.02, 0.8, 5.7, 0.06303334116),
+        (0.02, 0.8, 8.0, 1.780124346),
+    ],
+)
+def test_divergence_of_one_step(rate: float, noise: float, order: float, expected: float) -> None:
+    """The library's fractional orders are upper bounds (a quarter too high at the lowest), whole ones exact."""
+    slack = 1e-6 if order.is_integer() else 0.2
+    assert expected * (1 - 1e-6) <= rdp_at(sgd(noise, rate, 1), order) <= expected * (1 + slack)
+
+
+@pytest.mark.parametrize(
+    ("target", "delta", "rate", "steps", "expected"),
+    [(3.0, 1e-5, 0.0256, 781, 1.3287), (1.0, 1e-5, 0.01, 1000, 1.5132), (8.0, 1e-6, 0.01, 10000, 0.9618)],
+)
+def test_noise_for_a_target(target: float, delta: float, rate: float, steps: int, expected: float) -> None:
+    noise = find_noise_multiplier(target, delta, rate, steps)
+    assert noise == pytest.approx(expected, rel=1e-3)
+    assert target * 0.999 <= epsilon([sgd(noise, rate, steps)], delta) <= target
+
+
+@settings(deadline=None, max_examples=15)
+@given(
+    target=st.floats(0.3, 12),
+    delta=st.sampled_from([1e-3, 1e-5, 1e-7]),
+    rate=st.floats(0.005, 1.0),
+    steps=st.integers(1, 2000),
+    share=st.floats(0.02, 0.5),
+)
+def test_noise_found_always_keeps_the_target(
+    target: float, delta: float, rate: float, steps: int, share: float
+) -> None:
+    others = (PureCharge(epsilon=share * target), GaussianCharge(noise_multiplier=60 / target))
+    noise = find_noise_multiplier(target, delta, rate, steps, others)
+    assert epsilon([sgd(noise, rate, steps), *others], delta) <= target
+
+
+def test_a_target_that_other_charges_exceed_is_refused() -> None:
+    with pytest.raises(PrivacyParameterInvalid, match="no noise keeps"):
+        find_noise_multiplier(1.0, 1e-5, 0.1, 10, (GaussianCharge(noise_multiplier=1.0),))
+
+
+def test_noise_within_an_order_fits_it() -> None:
+    noise = noise_within(4.0, 0.5, 0.1, 100)
+    assert 0.499 <= rdp_at(sgd(noise, 0.1, 100), 4.0) <= 0.5
+    assert math.isinf(noise_within(4.0, 0.5, 0.1, 100, (GaussianCharge(noise_multiplier=1.0),)))
+
+
+def test_one_gaussian_release_for_a_target() -> None:
+    assert epsilon([GaussianCharge(noise_multiplier=find_gaussian_multiplier(0.7, 1e-6))], 1e-6) <= 0.7
+
+
+def test_nothing_costs_nothing_and_little_is_never_negative() -> None:
+    assert epsilon([], 1e-5) == 0
+    assert epsilon([sgd(1000.0, 0.001, 1)], 1e-5) == 0
+
+
+def test_an_exact_release_costs_everything() -> None:
+    assert math.isinf(epsilon([PureCharge(epsilon=0.1), NonPrivateCharge()], 1e-5))
+    assert math.isinf(rdp_at(NonPrivateCharge(), 4.0))
+
+
+def test_pure_releases_add_up_or_better() -> None:
+    assert epsilon([PureCharge(epsilon=0.3, count=10)], 1e-6) <= 3.0
+    assert epsilon([PureCharge(epsilon=1.0)], 1e-5) == 1.0
+    assert epsilon([PureCharge(epsilon=0.1, count=400)], 1e-5) < 12
+
+
+def test_a_pure_release_is_charged_as_randomised_response() -> None:
+    """Binary answers with probability of the truth p: the divergence in closed form (Mironov 2017, section VI.A)."""
+    order, p = 3.0, math.exp(0.7) / (1 + math.exp(0.7))
+    expected = math.log(p**order * (1 - p) ** (1 - order) + (1 - p) ** order * p ** (1 - order)) / (order - 1)
+    assert rdp_at(PureCharge(epsilon=0.7), order) == pytest.approx(expected, rel=1e-12)
+
+
+def test_a_discrete_laplace_count_has_exactly_the_divergence_charged() -> None:
+    order, a = 3.0, math.exp(-0.7)
+    weight = (1 - a) / (1 + a)
+    total = sum((weight * a ** abs(x)) ** order * (weight * a ** abs(x - 1)) ** (1 - order) for x in range(-200, 201))
+    assert rdp_at(PureCharge(epsilon=0.7), order) == pytest.approx(math.log(total) / (order - 1), rel=1e-9)
+
+
+@settings(deadline=None, max_examples=20)
+@given(first=st.integers(1, 600), second=st.integers(1, 400))
+def test_splitting_a_run_changes_nothing(first: int, second: int) -> None:
+    whole = epsilon([sgd(1.1, 0.01, first + second)], 1e-5)
+    assert epsilon([sgd(1.1, 0.01, first), sgd(1.1, 0.01, second)], 1e-5) == pytest.approx(whole, rel=1e-9)
+
+
+@pytest.mark.parametrize(("order", "delta"), [(1.5, 1e-5), (4.0, 1e-5), (18.0, 1e-6)])
+def test_conversion_is_that_of_the_literature(order: float, delta: float) -> None:
+    expected = math.log((order - 1) / order) - (math.log(delta) + math.log(order)) / (order - 1)
+    assert conversion(order, delta) == pytest.approx(expected, abs=1e-9)
+    assert epsilon_at(order, 2.0, delta) == pytest.approx(2.0 + expected, abs=1e-9)
+
+
+def test_the_registered_order_follows_the_budget() -> None:
+    assert registered_order(8.0, 1e-5) == pytest.approx(4.0, abs=0.2)
+    assert registered_order(1.0, 1e-5) > registered_order(8.0, 1e-5)
+
+
+def test_a_budget_that_holds_nothing_is_refused() -> None:
+    with pytest.raises(PrivacyParameterInvalid, match="holds no charge"):
+        registered_order(0.001, 1e-9)
+
+
+@pytest.mark.parametrize(("delta", "units"), [(0.01, 100), (0.1, 100), (1e-5, 0)])
+def test_delta_not_below_one_over_the_units_is_refused(delta: float, units: int) -> None:
+    with pytest.raises(PrivacyParameterInvalid, match="guards nothing"):
+        check_delta(delta, units)
+    check_delta(1e-5, 100)

@@ -1,0 +1,78 @@
+"""The plan of a private run: everything it will charge stays within the task's epsilon."""
+
+from __future__ import annotations
+
+import pytest
+
+from fedloop_clients.privacy.accounting import epsilon, rdp_at, registered_order
+from fedloop_clients.privacy.planning import Ceiling, plan_run
+from fedloop_core.errors import PrivacyParameterInvalid
+from fedloop_core.schema import ClassLabel, NumericFeature
+from fedloop_core.task.document import FederatedAveraging, LogisticModel, Preprocessing, Privacy, Task
+from fedloop_core.task.evaluations import planned_evaluations
+
+
+def planned_task(scaling: str = "federated", budget: float = 3.0, delta: float = 1e-5) -> Task:
+    return Task(
+        format=1,
+        name="tabular",
+        features=(NumericFeature(kind="numeric", name="x", range=(0.0, 1.0)),),
+        label=ClassLabel(kind="classes", name="y", classes=("no", "yes")),
+        model=LogisticModel(kind="logistic"),
+        preprocessing=Preprocessing.model_validate({"scaling": scaling}),
+        training=FederatedAveraging(algorithm="fedavg", local_steps=10, batch_size=50),
+        privacy=Privacy(epsilon=budget, delta=delta),
+    )
+
+
+def test_rounds_statistics_and_count_stay_within_epsilon_together() -> None:
+    task = planned_task()
+    plan = plan_run(task, 1000, 20)
+    assert plan.moments is not None
+    assert plan.round.sampling_rate == 0.05
+    together = epsilon([plan.round] * 20 + list(plan.others), 1e-5)
+    assert 2.99 <= together <= 3.0 * (1 + 1e-9)
+    assert epsilon([plan.moments], 1e-5) <= 0.3
+    assert plan.rows.epsilon == pytest.approx(0.06)
+
+
+def test_evaluations_share_their_own_epsilon() -> None:
+    task = planned_task()
+    count = planned_evaluations(task)
+    assert count == 10 // 5 + 3 + 2
+    assert plan_run(task, 1000, 20).evaluation.epsilon * count == pytest.approx(3.0)
+    assert plan_run(task, 1000, 20, evaluations=2 * count).evaluation.epsilon * 2 * count == pytest.approx(3.0)
+
+
+def test_no_statistics_cost_nothing() -> None:
+    plan = plan_run(planned_task("range"), 1000, 20)
+    assert plan.moments is None
+    assert plan.round.noise_multiplier < plan_run(planned_task(), 1000, 20).round.noise_multiplier
+
+
+def test_a_run_as_large_as_the_blocks_whole_budget_fits_its_registered_order() -> None:
+    order = registered_order(3.0, 1e-5)
+    without = plan_run(planned_task(), 1000, 20)
+    cost = 20 * rdp_at(without.round, order) + sum(rdp_at(charge, order) for charge in without.others)
+    fitted = plan_run(planned_task(), 1000, 20, ceilings=(Ceiling(order, cost * 0.97),))
+    assert 20 * rdp_at(fitted.round, order) + sum(rdp_at(c, order) for c in fitted.others) <= cost * 0.97
+    assert 1 < fitted.round.noise_multiplier / without.round.noise_multiplier < 1.1
+
+
+def test_a_block_that_holds_far_less_does_not_drown_the_run_in_noise() -> None:
+    without = plan_run(planned_task(), 1000, 20)
+    assert plan_run(planned_task(), 1000, 20, ceilings=(Ceiling(5.0, 0.01),)) == without
+
+
+@pytest.mark.parametrize(
+    ("task", "units", "reason"),
+    [
+        (planned_task(delta=0.01), 100, "guards nothing"),
+        (planned_task("per-site"), 1000, "per site reads every row"),
+        (planned_task(budget=1e-4), 1000, "no noise keeps"),
+    ],
+    ids=["delta", "scaling per site", "epsilon too small"],
+)
+def test_parameters_that_guard_nothing_are_refused(task: Task, units: int, reason: str) -> None:
+    with pytest.raises(PrivacyParameterInvalid, match=reason):
+        plan_run(task, units, 20)
