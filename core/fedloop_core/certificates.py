@@ -33,6 +33,7 @@ __all__ = [
     "CertificateAuthority",
     "certificate_expiry",
     "certificate_request",
+    "certificate_validity",
     "device_id_of_certificate",
     "key_id",
     "key_to_pem",
@@ -87,13 +88,23 @@ def device_id_of_certificate(pem: bytes) -> str:
     return key_id(key)
 
 
+def certificate_validity(pem: bytes) -> tuple[int, int]:
+    """Unix times of a certificate's first and last valid second.
+
+    Raises:
+        CertificateRefused: not a certificate.
+    """
+    certificate = _load_certificate(pem)
+    return int(certificate.not_valid_before_utc.timestamp()), int(certificate.not_valid_after_utc.timestamp())
+
+
 def certificate_expiry(pem: bytes) -> int:
     """Unix time of a certificate's last valid second.
 
     Raises:
         CertificateRefused: not a certificate.
     """
-    return int(_load_certificate(pem).not_valid_after_utc.timestamp())
+    return certificate_validity(pem)[1]
 
 
 def certificate_request(key: ec.EllipticCurvePrivateKey) -> bytes:

@@ -252,6 +252,36 @@ def test_watching_tells_of_releases_and_ends_with_the_hub(serving: Any) -> None:
     assert len(seen) >= 2
 
 
+def test_a_certificate_is_renewed_in_its_last_third_and_after_its_end(world: Any) -> None:
+    import time
+
+    from fedloop_core.certificates import certificate_expiry
+
+    now = int(time.time())
+    world.hub.stop()
+    past = [now - 3 * 86_400]
+    config = replace(world.config, device_certificate_days=2, server_certificate_days=90)
+    world.hub = type(world.hub)(config, world.source, world.sink, world.registry, clock=lambda: past[0])
+    world.addresses = world.hub.start()
+    world.release(1, counter=1)
+    agent = EdgeAgent(world.agent_config("device"), clock=lambda: past[0])
+    world.agents.append(agent)
+    agent.enroll(world.hub.issue_token("wave-1"))
+    first = agent._parts().membership
+    assert certificate_expiry(first.certificate.encode()) == now - 86_400
+    assert agent.sync().result is SyncResult.UNREACHABLE  # too early to renew by its clock, expired by TLS's
+    past[0] = now
+    assert agent.sync().serving_version == 1
+    second = agent._parts().membership
+    assert certificate_expiry(second.certificate.encode()) == now + 2 * 86_400
+    assert (second.device_id, second.trusted_root, second.site) == (first.device_id, first.trusted_root, first.site)
+    assert agent.flush().code == ""
+    world.registry.revoke(agent.device_id)
+    past[0] = now + 86_400 + 3_600
+    assert agent.sync().result is SyncResult.REFUSED  # not renewed, not served
+    assert agent._parts().membership == second
+
+
 def test_renewal_keeps_what_was_pinned(serving: Any) -> None:
     world, agent = serving
     before = agent.status

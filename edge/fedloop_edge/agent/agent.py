@@ -9,10 +9,18 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from fedloop_core.encoding import Inputs
-from fedloop_core.errors import FedloopError, FeedbackRefused, HubRefused, HubUnreachable, RuntimeUnavailable
+from fedloop_core.errors import (
+    EnrollmentRefused,
+    FedloopError,
+    FeedbackRefused,
+    HubRefused,
+    HubUnreachable,
+    RuntimeUnavailable,
+    StorageError,
+)
 from fedloop_edge.agent.config import AgentConfig, AgentLimits
 from fedloop_edge.agent.delivery import Delivery, FlushOutcome
-from fedloop_edge.agent.enrollment import enroll
+from fedloop_edge.agent.enrollment import enroll, needs_renewal, renew
 from fedloop_edge.agent.hub_client import HubClient
 from fedloop_edge.agent.identity import Identity, Membership
 from fedloop_edge.agent.metadata import ReleaseMetadata
@@ -95,7 +103,7 @@ class EdgeAgent:
         self._slots = Slots(config.folder)
         self._syncing = threading.Lock()
         self._flushing = threading.Lock()
-        self._joined = self._join(self._identity.membership) if self._identity.enrolled else None
+        self._joined: _Joined | None = self._join(self._identity.membership) if self._identity.enrolled else None
         self._predictor.serve(self._reopened())
 
     @property
@@ -147,19 +155,18 @@ class EdgeAgent:
         """
         with self._syncing, self._flushing:
             enroll(self._config, self._identity, token, runtime=self._runtime_text(), labels=labels or {})
-            if self._joined is not None:
-                self._joined.client.close()
-            self._joined = self._join(self._identity.membership)
+            self._rejoin()
             self._queue_status(fleet_pb2.StatusReport(state=fleet_pb2.DEVICE_STATE_IDLE, task=self._config.task))
         return self._identity.membership
 
     def sync(self) -> SyncOutcome:
-        """Brings the device to its assigned version. Failures are in the outcome; what served before then still does.
+        """Renews the certificate when due, then brings the device to its assigned version. Failures are in the outcome; what served before then still does.
 
         Raises:
             UsageError: the device is not enrolled.
         """
         with self._syncing:
+            self._renew_if_due()
             joined = self._parts()
             before = self._predictor.serving
             outcome, serving = joined.synchronizer.sync(joined.client, before)
@@ -229,6 +236,22 @@ class EdgeAgent:
             if self._joined is not None:
                 self._joined.client.close()
             self._store.close()
+
+    def _renew_if_due(self) -> None:
+        if not needs_renewal(self._identity.membership, self._clock()):
+            return
+        try:
+            renew(self._config, self._identity)
+        except (HubUnreachable, HubRefused, EnrollmentRefused, StorageError) as error:
+            _log.warning("the certificate is not renewed: %s", error)
+            return
+        with self._flushing:
+            self._rejoin()
+
+    def _rejoin(self) -> None:
+        if self._joined is not None:
+            self._joined.client.close()
+        self._joined = self._join(self._identity.membership)
 
     def _join(self, membership: Membership) -> _Joined:
         root = membership.trusted_root.encode()

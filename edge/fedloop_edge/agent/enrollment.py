@@ -1,4 +1,4 @@
-"""Enrolment: a one-time token and a certificate request for a membership."""
+"""Enrolment: a one-time token and a certificate request for a membership; and its renewal."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections.abc import Mapping
 
 from pydantic import ValidationError
 
-from fedloop_core.certificates import certificate_request, device_id_of_certificate
+from fedloop_core.certificates import certificate_request, certificate_validity, device_id_of_certificate
 from fedloop_core.errors import CertificateRefused, EnrollmentRefused
 from fedloop_edge.agent.config import AgentConfig
-from fedloop_edge.agent.hub_client import call_enroll
+from fedloop_edge.agent.hub_client import call_enroll, call_renew
 from fedloop_edge.agent.identity import Identity, Membership
 from fedloop_proto.fleet.v1 import fleet_pb2
 
-__all__ = ["enroll"]
+__all__ = ["enroll", "needs_renewal", "renew"]
 
 
 def enroll(config: AgentConfig, identity: Identity, token: str, *, runtime: str, labels: Mapping[str, str]) -> None:
@@ -28,7 +28,31 @@ def enroll(config: AgentConfig, identity: Identity, token: str, *, runtime: str,
     request = fleet_pb2.EnrollRequest(
         token=token, certificate_request=certificate_request(identity.key), runtime=runtime, labels=dict(labels)
     )
-    response = call_enroll(config, request)
+    identity.accept(_membership(config, identity, call_enroll(config, request)))
+
+
+def renew(config: AgentConfig, identity: Identity) -> None:
+    """Gets a new certificate for the same key, without a token, also when the old one has expired.
+
+    Raises:
+        HubUnreachable: no hub of the configured authority answers.
+        HubRefused: the hub does not know the key, or has revoked it.
+        EnrollmentRefused: the hub's answer contradicts what was pinned.
+        StorageError: the membership cannot be written.
+        UsageError: the device is not enrolled.
+    """
+    _ = identity.membership
+    request = fleet_pb2.RenewRequest(certificate_request=certificate_request(identity.key))
+    identity.accept(_membership(config, identity, call_renew(config, request)))
+
+
+def needs_renewal(membership: Membership, now_unix: int) -> bool:
+    """Whether the last third of the certificate's life has begun."""
+    start, end = certificate_validity(membership.certificate.encode())
+    return now_unix > end - (end - start) // 3
+
+
+def _membership(config: AgentConfig, identity: Identity, response: fleet_pb2.EnrollResponse) -> Membership:
     _check_certificates(config, identity, response)
     before = identity.membership if identity.enrolled else None
     if before is not None and before.site != response.site:
@@ -38,7 +62,7 @@ def enroll(config: AgentConfig, identity: Identity, token: str, *, runtime: str,
             reason="site",
         )
     try:
-        membership = Membership(
+        return Membership(
             format=1,
             device_id=identity.device_id,
             certificate=response.certificate_chain.decode(),
@@ -49,7 +73,6 @@ def enroll(config: AgentConfig, identity: Identity, token: str, *, runtime: str,
         )
     except (ValidationError, UnicodeDecodeError) as error:
         raise EnrollmentRefused("the hub's answer is not a membership.", reason="response") from error
-    identity.accept(membership)
 
 
 def _check_certificates(config: AgentConfig, identity: Identity, response: fleet_pb2.EnrollResponse) -> None:

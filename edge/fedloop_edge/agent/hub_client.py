@@ -15,7 +15,7 @@ from fedloop_edge.agent.identity import Identity
 from fedloop_proto.fleet.v1 import fleet_pb2, fleet_pb2_grpc
 from fedloop_proto.site.v1 import feedback_pb2, feedback_pb2_grpc
 
-__all__ = ["HubClient", "call_enroll"]
+__all__ = ["HubClient", "call_enroll", "call_renew"]
 
 _RESPONSE_BYTES = 8 << 20  # the largest metadata that TUF's client takes has 5 MB
 _REFUSALS = frozenset(
@@ -37,12 +37,29 @@ def call_enroll(config: AgentConfig, request: fleet_pb2.EnrollRequest) -> fleet_
         HubUnreachable: no such hub answers.
         HubRefused: the hub refuses the token or the request.
     """
+    with _enrollment(config) as stub:
+        response: fleet_pb2.EnrollResponse = stub.Enroll(request, timeout=config.limits.call_seconds)
+    return response
+
+
+def call_renew(config: AgentConfig, request: fleet_pb2.RenewRequest) -> fleet_pb2.EnrollResponse:
+    """Asks for a new certificate, likewise.
+
+    Raises:
+        HubUnreachable: no such hub answers.
+        HubRefused: the hub does not know the key, or has revoked it.
+    """
+    with _enrollment(config) as stub:
+        response: fleet_pb2.EnrollResponse = stub.Renew(request, timeout=config.limits.call_seconds)
+    return response
+
+
+@contextmanager
+def _enrollment(config: AgentConfig) -> Iterator[fleet_pb2_grpc.EnrollmentStub]:
     credentials = grpc.ssl_channel_credentials(root_certificates=config.certificate_authority)
     address = config.enrollment_address
     with _errors(address), grpc.secure_channel(address, credentials, options=_options(address)) as channel:
-        stub = fleet_pb2_grpc.EnrollmentStub(channel)  # type: ignore[no-untyped-call]
-        response: fleet_pb2.EnrollResponse = stub.Enroll(request, timeout=config.limits.call_seconds)
-    return response
+        yield fleet_pb2_grpc.EnrollmentStub(channel)  # type: ignore[no-untyped-call]
 
 
 class HubClient:

@@ -1,4 +1,4 @@
-"""Enrolment and the fleet service."""
+"""Enrolment, renewal and the fleet service."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fedloop_core.errors import EnrollmentRefused, FeedbackRefused, HubBusy, Met
 from fedloop_edge.hub.boundary import Caller, answering
 from fedloop_edge.hub.config import HubConfig
 from fedloop_edge.hub.intake import Intake, Item, QueueKey
-from fedloop_edge.hub.registry import DeviceRegistry
+from fedloop_edge.hub.registry import Device, DeviceRegistry
 from fedloop_edge.hub.sink import FeedbackSink, ReceivedStatus
 from fedloop_edge.hub.source import ReleaseSource
 from fedloop_edge.hub.tries import FailedTries
@@ -79,24 +79,35 @@ class EnrollmentService(fleet_pb2_grpc.EnrollmentServicer):
         self, request: fleet_pb2.EnrollRequest, context: grpc.ServicerContext
     ) -> fleet_pb2.EnrollResponse:
         """Admits a device, or counts a failed try against its address."""
-        with answering(context):
-            now_unix = self._parts.clock()
-            address = context.peer().rpartition(":")[0]
-            self._tries.check(address, now_unix)
-            try:
-                return self._enroll(request, now_unix)
-            except TrustError:
-                self._tries.failed(address, now_unix)
-                raise
+        with answering(context), self._counted(context) as now_unix:
+            return self._enroll(request, now_unix)
+
+    def Renew(  # noqa: N802
+        self, request: fleet_pb2.RenewRequest, context: grpc.ServicerContext
+    ) -> fleet_pb2.EnrollResponse:
+        """A new certificate for a known device that holds its key."""
+        with answering(context), self._counted(context) as now_unix:
+            device_id, certificate = self._issue(request.certificate_request, now_unix)
+            return self._response(self._parts.registry.admit(device_id), certificate)
+
+    @contextmanager
+    def _counted(self, context: grpc.ServicerContext) -> Iterator[int]:
+        """Gives the time; an address that failed too often has to wait."""
+        now_unix = self._parts.clock()
+        address = context.peer().rpartition(":")[0]
+        self._tries.check(address, now_unix)
+        try:
+            yield now_unix
+        except TrustError:
+            self._tries.failed(address, now_unix)
+            raise
 
     def _enroll(self, request: fleet_pb2.EnrollRequest, now_unix: int) -> fleet_pb2.EnrollResponse:
         config = self._parts.config
         texts = [request.token, request.runtime, *request.labels, *request.labels.values()]
         if len(request.labels) > config.limits.device_labels or max(map(len, texts)) > _LONGEST_NAME:
             raise EnrollmentRefused("an enrolment with too many or too long labels.", reason="request")
-        device_id, certificate = self._authority.issue_client(
-            request.certificate_request, now_unix=now_unix, days=config.device_certificate_days
-        )
+        device_id, certificate = self._issue(request.certificate_request, now_unix)
         device = self._parts.registry.redeem(
             request.token,
             device_id,
@@ -105,12 +116,20 @@ class EnrollmentService(fleet_pb2_grpc.EnrollmentServicer):
             labels=dict(request.labels),
             now_unix=now_unix,
         )
+        return self._response(device, certificate)
+
+    def _issue(self, certificate_request: bytes, now_unix: int) -> tuple[str, bytes]:
+        return self._authority.issue_client(
+            certificate_request, now_unix=now_unix, days=self._parts.config.device_certificate_days
+        )
+
+    def _response(self, device: Device, certificate: bytes) -> fleet_pb2.EnrollResponse:
         return fleet_pb2.EnrollResponse(
-            device_id=device_id,
+            device_id=device.device_id,
             certificate_chain=certificate,
             certificate_authority=self._authority.certificate,
             group=device.group,
-            site=config.site,
+            site=self._parts.config.site,
             trusted_root=self._parts.source.trusted_root(),
         )
 

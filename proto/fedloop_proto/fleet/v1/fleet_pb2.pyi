@@ -43,6 +43,12 @@ class EnrollRequest(_message.Message):
     labels: _containers.ScalarMap[str, str]
     def __init__(self, token: _Optional[str] = ..., certificate_request: _Optional[bytes] = ..., runtime: _Optional[str] = ..., labels: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
+class RenewRequest(_message.Message):
+    __slots__ = ("certificate_request",)
+    CERTIFICATE_REQUEST_FIELD_NUMBER: _ClassVar[int]
+    certificate_request: bytes
+    def __init__(self, certificate_request: _Optional[bytes] = ...) -> None: ...
+
 class EnrollResponse(_message.Message):
     __slots__ = ("device_id", "certificate_chain", "certificate_authority", "group", "site", "trusted_root")
     DEVICE_ID_FIELD_NUMBER: _ClassVar[int]

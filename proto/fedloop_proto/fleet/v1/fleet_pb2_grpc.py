@@ -39,6 +39,11 @@ class EnrollmentStub:
                 request_serializer=fedloop__proto_dot_fleet_dot_v1_dot_fleet__pb2.EnrollRequest.SerializeToString,
                 response_deserializer=fedloop__proto_dot_fleet_dot_v1_dot_fleet__pb2.EnrollResponse.FromString,
                 _registered_method=True)
+        self.Renew = channel.unary_unary(
+                '/fedloop.fleet.v1.Enrollment/Renew',
+                request_serializer=fedloop__proto_dot_fleet_dot_v1_dot_fleet__pb2.RenewRequest.SerializeToString,
+                response_deserializer=fedloop__proto_dot_fleet_dot_v1_dot_fleet__pb2.EnrollResponse.FromString,
+                _registered_method=True)
 
 
 class EnrollmentServicer:
@@ -51,12 +56,25 @@ class EnrollmentServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Renew(self, request, context):
+        """A new certificate for a key that is enrolled, also after the old one has expired. The request's own signature is the
+        proof; one that is replayed yields a certificate that only the key's holder can use.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_EnrollmentServicer_to_server(servicer, server):
     rpc_method_handlers = {
             'Enroll': grpc.unary_unary_rpc_method_handler(
                     servicer.Enroll,
                     request_deserializer=fedloop__proto_dot_fleet_dot_v1_dot_fleet__pb2.EnrollRequest.FromString,
+                    response_serializer=fedloop__proto_dot_fleet_dot_v1_dot_fleet__pb2.EnrollResponse.SerializeToString,
+            ),
+            'Renew': grpc.unary_unary_rpc_method_handler(
+                    servicer.Renew,
+                    request_deserializer=fedloop__proto_dot_fleet_dot_v1_dot_fleet__pb2.RenewRequest.FromString,
                     response_serializer=fedloop__proto_dot_fleet_dot_v1_dot_fleet__pb2.EnrollResponse.SerializeToString,
             ),
     }
@@ -86,6 +104,33 @@ class Enrollment:
             target,
             '/fedloop.fleet.v1.Enrollment/Enroll',
             fedloop__proto_dot_fleet_dot_v1_dot_fleet__pb2.EnrollRequest.SerializeToString,
+            fedloop__proto_dot_fleet_dot_v1_dot_fleet__pb2.EnrollResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Renew(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/fedloop.fleet.v1.Enrollment/Renew',
+            fedloop__proto_dot_fleet_dot_v1_dot_fleet__pb2.RenewRequest.SerializeToString,
             fedloop__proto_dot_fleet_dot_v1_dot_fleet__pb2.EnrollResponse.FromString,
             options,
             channel_credentials,
