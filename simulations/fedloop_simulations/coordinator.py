@@ -73,6 +73,11 @@ class Coordinator:
             self.registry.promote(self._task.name, state.version, Stage.RETIRED, state.reason)
         return state.phase
 
+    def rollout_reason(self) -> str:
+        """Why the last rollout ended as it did."""
+        state = self._rollouts.state(self._task.name)
+        return "" if state is None else state.reason
+
     def status(self, device_id: str, report: ReceivedStatus) -> None:
         """A device's report, passed on by its hub."""
         outcome = _OUTCOMES.get(report.state)

@@ -16,23 +16,20 @@ class SimulationSettings:
     """One simulation. ``budget`` is the epsilon that a site's rows may spend for life; None: enough for the runs planned.
 
     ``label_share`` of the answers get their outcome, ``label_delay`` ticks later; ``before_share`` of each site's stream
-    comes before the world changes and ``after_share`` is kept for the time after.
+    comes before the world changes.
 
     Raises:
         UsageError: a number makes no sense.
     """
 
     out: Path
-    sites: int | None = None
     devices: int = 6
     seed: int | None = None
     drift: DriftKind = "covariate"
-    data: Path | None = None
     budget: float | None = None
     label_share: float = 0.8
     label_delay: int = 1
     before_share: float = 0.25
-    after_share: float = 0.25
 
     def __post_init__(self) -> None:
         """Refuses what cannot be simulated."""

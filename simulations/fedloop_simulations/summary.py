@@ -18,6 +18,7 @@ __all__ = [
     "DriftSummary",
     "LeftOutSummary",
     "Metric",
+    "RunSummary",
     "SiteSummary",
     "StreamSummary",
     "Summary",
@@ -66,20 +67,34 @@ class LeftOutSummary(Strict):
 
 
 class ArtifactSummary(Strict):
-    """A file that can be deployed: its measured accuracy at the sites and its latency on this machine."""
+    """A file that can be deployed, with its accuracy at the sites.
+
+    ``agreement`` is the share of rows on which it names the same class as the artifact in float, over rows that training
+    never saw.
+    """
 
     kind: ExportTarget
     bytes: int
     sha256: str
     metrics: Metric | None
+    agreement: float | None
+
+
+class RunSummary(Strict):
+    """A run.
+
+    ``held_out`` is the simulator's own measurement, which only a rehearsal can take: the accuracy of the trained model on
+    all rows of each site that training never saw. Empty for a run that starts from an earlier version.
+    """
+
+    id: str
+    rounds: int
+    version: int | None
+    held_out: dict[str, float]
 
 
 class VersionSummary(Strict):
-    """A version. ``float_metrics`` and ``int8_metrics`` are measured at the sites on the artifacts themselves.
-
-    ``held_out`` is the simulator's own measurement of the float model on all held-out rows of each site, which only a
-    rehearsal can take: nothing of it was available to training.
-    """
+    """A version. ``float_metrics`` and ``int8_metrics`` are measured at the sites on the artifacts themselves."""
 
     number: int
     parent: int | None
@@ -89,7 +104,6 @@ class VersionSummary(Strict):
     float_metrics: Metric | None
     int8_metrics: Metric | None
     artifacts: tuple[ArtifactSummary, ...]
-    held_out: dict[str, float]
 
 
 class DeviceSummary(Strict):
@@ -141,6 +155,7 @@ class Summary(Strict):
     epsilon: float | None
     sites: tuple[SiteSummary, ...]
     left_out: tuple[LeftOutSummary, ...]
+    runs: tuple[RunSummary, ...]
     versions: tuple[VersionSummary, ...]
     devices: tuple[DeviceSummary, ...]
     drift: DriftSummary

@@ -1,0 +1,111 @@
+"""Rehearse the whole loop on this machine: train, release, drift, retrain."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from fedloop_core.errors import UsageError
+
+__all__ = ["simulate"]
+
+_OURS = ("coordinator", "sites", "devices", "summary.json", "report.html")
+
+
+def simulate(
+    task: Annotated[
+        str, typer.Argument(help="A preset (breast-cancer, digits, heart) or a task.toml.")
+    ] = "breast-cancer",
+    sites: Annotated[
+        int | None, typer.Option(help="Sites to divide the rows over. [default: 3, or as the data say]")
+    ] = None,
+    devices: Annotated[int, typer.Option(min=1, help="Edge devices, spread over the sites.")] = 6,
+    rounds: Annotated[int | None, typer.Option(help="Rounds of training. [default: the task's]")] = None,
+    epsilon: Annotated[
+        float | None, typer.Option(help="Privacy of one run; inf trains without. [default: the task's]")
+    ] = None,
+    budget: Annotated[
+        float | None, typer.Option(help="Epsilon of a site's rows for life. [default: 2.5 times that of a run]")
+    ] = None,
+    scaling: Annotated[
+        Literal["range", "federated", "per-site"] | None, typer.Option(help="Scaling. [default: the task's]")
+    ] = None,
+    drift: Annotated[
+        Literal["covariate", "label", "concept", "none"], typer.Option(help="How the world changes.")
+    ] = "covariate",
+    seed: Annotated[
+        int | None, typer.Option(help="Repeat a simulation; its noise then proves nothing. [default: none]")
+    ] = None,
+    data: Annotated[
+        Path | None, typer.Option(help="A folder with one CSV for each site, one CSV, or the four hospitals' files.")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Where everything is written.")] = Path("runs/simulation"),
+    force: Annotated[bool, typer.Option("--force", help="Replace an earlier simulation in --out.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Download the four hospitals' files without asking.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print summary.json instead of a table.")] = False,
+) -> None:
+    """Rehearse the whole loop on this machine: train, release, drift, retrain."""
+    # Heavy imports stay in here: `fedloop --help` must not wait for torch.
+    from rich.console import Console
+
+    from fedloop_simulations.data import load_world
+    from fedloop_simulations.progress import Progress
+    from fedloop_simulations.report import write_report
+    from fedloop_simulations.settings import SimulationSettings
+    from fedloop_simulations.simulation import Simulation
+    from fedloop_simulations.table import closing_table
+    from fedloop_simulations.tasks import chosen_task
+    from fedloop_simulations.telling import report_of, summary_of
+
+    settings = SimulationSettings(out=out, devices=devices, seed=seed, drift=drift, budget=budget)
+    chosen = chosen_task(task, rounds=rounds, epsilon=epsilon, scaling=scaling)
+    console = Console(stderr=True)
+    world = load_world(chosen, sites=sites, seed=seed or 0, data=data, confirm=_confirm(yes, as_json))
+    _clear(out, force)
+    with ExitStack() as stack:
+        progress = stack.enter_context(Progress(console))
+        simulation = Simulation(settings, world, progress, seed)
+        stack.callback(simulation.close)
+        simulation.run()
+        summary = summary_of(simulation)
+        report = report_of(simulation, summary)
+    (out / "summary.json").write_text(summary.model_dump_json(indent=1) + "\n", encoding="utf-8")
+    write_report(report, out / "report.html")
+    if as_json:
+        print(summary.model_dump_json())
+        return
+    Console().print(closing_table(summary))
+    print(f"Report: {out / 'report.html'}   Summary: {out / 'summary.json'}")
+
+
+def _confirm(yes: bool, as_json: bool) -> Callable[[str], bool]:
+    if yes:
+        return lambda _: True
+    if as_json:
+        return lambda _: False  # nobody is there to ask
+    return typer.confirm
+
+
+def _clear(out: Path, force: bool) -> None:
+    """Makes room for a new simulation; touches nothing that is not a simulation's.
+
+    Raises:
+        UsageError: the folder holds something.
+    """
+    there = sorted(path.name for path in out.iterdir()) if out.is_dir() else []
+    strangers = [name for name in there if name not in _OURS]
+    if strangers:
+        raise UsageError(f"{out} holds {strangers[0]}, which no simulation wrote.", hint="Name another --out.")
+    if there and not force:
+        raise UsageError(f"{out} holds an earlier simulation.", hint="Name another --out, or add --force.")
+    for name in there:
+        path = out / name
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink()

@@ -1,0 +1,94 @@
+"""What a person sees while a simulation runs."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import Progress as Bars
+
+from fedloop_server.runs.plan import RunPlan
+from fedloop_server.runs.state import (
+    ArtifactMeasured,
+    Event,
+    RoundClosed,
+    RunState,
+    SiteLeftOut,
+    VersionRegistered,
+)
+
+__all__ = ["Progress"]
+
+
+class Progress:
+    """Bars and lines on a terminal; plain lines where there is none; nothing on a quiet console."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._bars = Bars(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("{task.fields[what]}"),
+            console=console,
+            transient=True,
+        )
+        self._run: TaskID | None = None
+        self._stream: TaskID | None = None
+
+    def __enter__(self) -> Self:
+        self._bars.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bars.stop()
+
+    def run_begins(self, plan: RunPlan) -> None:
+        """Opens a bar over the rounds."""
+        self.note(f"{plan.run_id}: {plan.expected_sites} sites, {plan.task.rounds.count} rounds")
+        self._run = self._bars.add_task(plan.run_id, total=plan.task.rounds.count, what="gathering sites")
+
+    def run_event(self, state: RunState, event: Event) -> None:  # noqa: ARG002  as a journal calls its observer
+        """Moves the bar; tells who is left out."""
+        if self._run is None:
+            return
+        match event:
+            case RoundClosed(round=number):
+                self._bars.update(self._run, completed=number, what="training")
+            case VersionRegistered():
+                self._bars.update(self._run, what="converting and quantising")
+            case ArtifactMeasured(kind=kind):
+                self._bars.update(self._run, what=f"sites evaluate {kind}")
+            case SiteLeftOut(left_out=out):
+                where = f"round {out.round}" if out.round else "the run"
+                self.note(f"{out.site} is left out of {where}: {out.code}, {out.reason}")
+            case _:
+                pass
+
+    def run_ends(self) -> None:
+        """Closes the bar."""
+        if self._run is not None:
+            self._bars.remove_task(self._run)
+            self._run = None
+
+    def device_switched(self, device: str, version: int) -> None:
+        """Tells it."""
+        self.note(f"{device} serves version {version}")
+
+    def stream_begins(self, rows: int) -> None:
+        """Opens a bar over the rows."""
+        self._stream = self._bars.add_task("devices", total=rows, what="rows answered")
+
+    def stream_event(self, seen: int) -> None:
+        """Moves the bar."""
+        if self._stream is not None:
+            self._bars.update(self._stream, completed=seen)
+
+    def note(self, text: str) -> None:
+        """Prints a line above the bars."""
+        self._console.print(f"  {text}", highlight=False, markup=False)

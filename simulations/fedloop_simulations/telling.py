@@ -1,0 +1,298 @@
+"""From what happened to what is told: the summary for machines and the report for people."""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Iterable, Mapping
+from importlib.metadata import version as package_version
+from typing import Literal
+
+from fedloop_core.task.document import ExportTarget
+from fedloop_server.registry import VersionRecord
+from fedloop_server.runs.candidate import FLOAT_REFERENCE
+from fedloop_server.runs.quality import accuracy
+from fedloop_server.runs.state import Measured
+from fedloop_simulations.artifacts import ArtifactMeasurement, measure_artifacts
+from fedloop_simulations.fleet import Answered
+from fedloop_simulations.report.model import (
+    ArtifactLine,
+    DeviceVersion,
+    DriftScore,
+    EventLine,
+    PrivacyLine,
+    RoundPoint,
+    RunReport,
+    StreamPhase,
+)
+from fedloop_simulations.simulation import Simulation
+from fedloop_simulations.site import SimulatedSite
+from fedloop_simulations.summary import (
+    ArtifactSummary,
+    DeviceSummary,
+    DriftSummary,
+    LeftOutSummary,
+    Metric,
+    RunSummary,
+    SiteSummary,
+    StreamSummary,
+    Summary,
+    Timings,
+    VersionSummary,
+)
+
+__all__ = ["report_of", "summary_of"]
+
+_CONFIDENCE = 0.95
+Phase = Literal["before", "under", "after"]
+Measurements = Mapping[int, Mapping[ExportTarget, ArtifactMeasurement]]
+
+
+def summary_of(simulation: Simulation) -> Summary:
+    """The document of ``summary.json``."""
+    story, task = simulation.story, simulation.task
+    with story.stage("measuring artifacts"):
+        measurements = _measurements(simulation)
+    versions = [_version(simulation, record, measurements) for record in _records(simulation)]
+    latencies = {
+        f"version {number} {kind}": measured.latency_us
+        for number, by_kind in measurements.items()
+        for kind, measured in by_kind.items()
+    }
+    return Summary(
+        fedloop=package_version("fedloop"),
+        task=task.name,
+        seed=simulation.settings.seed,
+        private=task.privacy.private and simulation.settings.seed is None,
+        epsilon=task.privacy.epsilon if task.privacy.private else None,
+        sites=tuple(_site(simulation, site, number) for number, site in enumerate(simulation.sites)),
+        left_out=tuple(
+            LeftOutSummary(run=run.run_id, site=o.site, round=o.round, code=o.code, reason=o.reason)
+            for run in story.runs
+            for o in run.state.left_out
+        ),
+        runs=tuple(
+            RunSummary(
+                id=run.run_id,
+                rounds=run.state.completed_rounds,
+                version=run.state.version,
+                held_out=run.held_out,
+            )
+            for run in story.runs
+        ),
+        versions=tuple(versions),
+        devices=tuple(_devices(simulation)),
+        drift=DriftSummary(
+            kind=simulation.settings.drift,
+            injected_at_tick=story.injected_at,
+            detected=story.detected is not None,
+            detected_at_tick=story.detected.tick if story.detected else None,
+            detected_window=story.detected.window if story.detected else None,
+            detected_by=story.detected.site if story.detected else None,
+        ),
+        retrained=len(story.runs) > 1,
+        decisions=tuple(story.decisions),
+        stream_accuracy=_stream(simulation),
+        timings=Timings(
+            seconds=dict(story.seconds),
+            total_seconds=sum(story.seconds.values()),
+            latency_us=latencies,
+            peak_memory_bytes=_peak_memory(),
+        ),
+    )
+
+
+def report_of(simulation: Simulation, summary: Summary) -> RunReport:
+    """The content of ``report.html``."""
+    story, task = simulation.story, simulation.task
+    stream = summary.stream_accuracy
+    phases: tuple[tuple[Phase, Metric | None], ...] = (
+        ("before", stream.before),
+        ("under", stream.under),
+        ("after", stream.after),
+    )
+    return RunReport(
+        title=f"fedloop: {task.name}",
+        task=task.name,
+        fedloop=summary.fedloop,
+        seed=summary.seed,
+        epsilon=summary.epsilon,
+        private=summary.private,
+        sites=tuple(site.name for site in simulation.sites),
+        last_tick=story.tick,
+        drift_kind=simulation.settings.drift,
+        drift_tick=story.injected_at,
+        rounds=tuple(_rounds(simulation)),
+        privacy=tuple(
+            PrivacyLine(
+                site=site.name,
+                epsilon=site.epsilon,
+                budget=site.budget,
+                evaluation_epsilon=site.evaluation_epsilon,
+                evaluation_budget=site.budget,
+            )
+            for site in summary.sites
+        ),
+        artifacts=tuple(
+            ArtifactLine(
+                version=version.number,
+                kind=artifact.kind,
+                bytes=artifact.bytes,
+                latency_us=summary.timings.latency_us.get(f"version {version.number} {artifact.kind}"),
+                accuracy=artifact.metrics.accuracy if artifact.metrics else None,
+                agreement=artifact.agreement,
+            )
+            for version in summary.versions
+            for artifact in version.artifacts
+        ),
+        device_versions=tuple(
+            DeviceVersion(tick=point.tick, device=point.device, version=point.version) for point in story.versions
+        ),
+        drift=tuple(
+            DriftScore(
+                site=point.site,
+                tick=point.tick,
+                window=point.window,
+                version=point.version,
+                score=point.score,
+                alarmed=point.drifted,
+            )
+            for point in story.drift
+        ),
+        stream=tuple(
+            StreamPhase(phase=name, accuracy=m.accuracy, low=m.low, high=m.high, rows=round(m.rows))
+            for name, m in phases
+            if m is not None
+        ),
+        events=tuple(EventLine(tick=tick, text=text) for tick, text in story.events),
+    )
+
+
+def _records(simulation: Simulation) -> tuple[VersionRecord, ...]:
+    return simulation.coordinator.registry.versions(simulation.task.name)
+
+
+def _measurements(simulation: Simulation) -> Measurements:
+    unseen = simulation.world.sites[0].evaluation
+    for site, stream in zip(simulation.world.sites, simulation.world.stream, strict=True):
+        unseen = unseen.concatenate(site.evaluation) if site is not simulation.world.sites[0] else unseen
+        unseen = unseen.concatenate(stream.rows)
+    return {
+        record.number: measure_artifacts(
+            [simulation.coordinator.artifact(record.number, artifact.kind) for artifact in record.artifacts], unseen
+        )
+        for record in _records(simulation)
+    }
+
+
+def _site(simulation: Simulation, site: SimulatedSite, number: int) -> SiteSummary:
+    spends = site.spends()
+    last = simulation.story.runs[-1].state if simulation.story.runs else None
+    kind = simulation.task.export.targets[-1]
+    measured = last.measured(last.version, kind) if last and last.version else None
+    own = [counts for counts in measured or () if counts.site == site.name]
+    return SiteSummary(
+        name=site.name,
+        rows=len(site.rows.train),
+        evaluation_rows=len(site.rows.evaluation),
+        stream_rows=len(simulation.world.stream[number].rows),
+        skipped_rows=site.rows.skipped,
+        feedback_rows=site.feedback_rows,
+        metrics=_metric(own),
+        epsilon=spends[0].epsilon if spends else None,
+        evaluation_epsilon=spends[1].epsilon if spends else None,
+        delta=spends[0].delta if spends else None,
+        budget=spends[0].budget if spends else None,
+    )
+
+
+def _version(simulation: Simulation, record: VersionRecord, measurements: Measurements) -> VersionSummary:
+    run = next(run for run in simulation.story.runs if run.run_id == record.run_id)
+    by_kind = {a.kind: _metric(run.state.measured(record.number, a.kind) or ()) for a in record.artifacts}
+    gate = run.state.gate
+    int8 = next((kind for kind in by_kind if kind.endswith("int8")), None)
+    return VersionSummary(
+        number=record.number,
+        parent=record.parent,
+        run=record.run_id,
+        released=gate is not None and gate.released,
+        reasons=gate.reasons if gate is not None else (),
+        float_metrics=by_kind.get(FLOAT_REFERENCE),
+        int8_metrics=by_kind[int8] if int8 else None,
+        artifacts=tuple(
+            ArtifactSummary(
+                kind=artifact.kind,
+                bytes=artifact.model.length,
+                sha256=artifact.model.sha256,
+                metrics=by_kind[artifact.kind],
+                agreement=measurements[record.number][artifact.kind].agreement,
+            )
+            for artifact in record.artifacts
+        ),
+    )
+
+
+def _devices(simulation: Simulation) -> Iterable[DeviceSummary]:
+    for device in simulation.fleet.devices if simulation.fleet else ():
+        yield DeviceSummary(
+            id=device.name,
+            site=device.site.name,
+            runtime=device.agent.status.runtime,
+            version=device.agent.serving_version,
+            predictions=len(device.answers),
+        )
+
+
+def _stream(simulation: Simulation) -> StreamSummary:
+    answers = [answer for device in (simulation.fleet.devices if simulation.fleet else ()) for answer in device.answers]
+    first = min((answer.version for answer in answers), default=1)
+    changed = simulation.story.injected_at
+    old = [answer for answer in answers if answer.version == first]
+    return StreamSummary(
+        before=_stream_metric([a for a in old if changed is None or a.tick < changed]),
+        under=_stream_metric([a for a in old if changed is not None and a.tick >= changed]),
+        after=_stream_metric([a for a in answers if a.version > first]),
+    )
+
+
+def _stream_metric(answers: list[Answered]) -> Metric | None:
+    right = sum(answer.right for answer in answers)
+    return _metric([Measured(site="all", right=right, wrong=len(answers) - right)]) if answers else None
+
+
+def _metric(measured: Iterable[Measured]) -> Metric | None:
+    counts = list(measured)
+    if not counts:
+        return None
+    estimate = accuracy(counts, _CONFIDENCE)
+    return Metric(accuracy=estimate.value, low=estimate.low, high=estimate.high, rows=estimate.total)
+
+
+def _rounds(simulation: Simulation) -> Iterable[RoundPoint]:
+    """A round's answer evaluates the arrays that the round before it made; artifacts are of the last round."""
+    for run in simulation.story.runs:
+        state = run.state
+        version = state.version or 1
+        for closed in state.rounds:
+            for counts in closed.measured:
+                yield _point(version, closed.round - 1, counts)
+        for counts in (state.measured(state.version, FLOAT_REFERENCE) or ()) if state.version else ():
+            yield _point(version, state.completed_rounds, counts)
+
+
+def _point(version: int, round_number: int, counts: Measured) -> RoundPoint:
+    estimate = accuracy([counts], _CONFIDENCE)
+    return RoundPoint(
+        version=version,
+        site=counts.site,
+        round=round_number,
+        accuracy=estimate.value,
+        low=estimate.low,
+        high=estimate.high,
+    )
+
+
+def _peak_memory() -> int:
+    """Peak of this process and of its largest child together, in bytes (Linux counts in KiB)."""
+    own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    child = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+    return 1024 * (own + child)
