@@ -1,0 +1,75 @@
+"""The report in a few sentences, from its numbers alone."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from fedloop_simulations.report.model import RunReport
+
+__all__ = ["headline", "percent"]
+
+_SHIFTS = {
+    "none": "nothing",
+    "covariate": "instruments were recalibrated",
+    "label": "the mix of outcomes changed",
+    "concept": "the same inputs came to mean something else",
+}
+
+
+def percent(share: float) -> str:
+    """A share in per cent with one decimal, kept on one line."""
+    return f"{100 * share:.1f}\u00a0%"
+
+
+def headline(report: RunReport) -> tuple[str, ...]:
+    """What happened: one sentence for training and release, one for the shift, one for the recovery."""
+    return tuple(sentence for sentence in (_trained(report), _shifted(report), _recovered(report)) if sentence)
+
+
+def _trained(report: RunReport) -> str:
+    sites = f"{len(report.sites)} {'site' if len(report.sites) == 1 else 'sites'}"
+    sentence = f"{sites} trained together without moving a row"
+    if report.devices:
+        devices = len(report.devices)
+        sentence += f", and {devices} {'device' if devices == 1 else 'devices'} answered"
+    before = report.phase("before")
+    return f"{sentence} with {percent(before.accuracy)} accuracy." if before else f"{sentence}."
+
+
+def _shifted(report: RunReport) -> str:
+    changed = report.drift_tick if report.drift_kind != "none" else None
+    false = [score.site for score in report.drift if score.alarmed and (changed is None or score.tick < changed)]
+    if changed is None:
+        if not report.drift:
+            return ""
+        told = f"{_listed(report, false)} raised a false alarm" if false else "no monitor raised a false alarm"
+        return f"Nothing changed in the world, {'yet' if false else 'and'} {told}."
+    sentence = f"At tick {changed} {_SHIFTS[report.drift_kind]}"
+    under = report.phase("under")
+    if under is not None:
+        sentence += f" and accuracy came to {percent(under.accuracy)}"
+    alarms = sorted((s for s in report.drift if s.alarmed and s.tick >= changed), key=lambda score: score.tick)
+    if alarms:
+        noticed = len({score.site for score in alarms})
+        sentence += (
+            f"; {noticed} of {len(report.sites)} sites noticed, {alarms[0].site} first, at tick {alarms[0].tick}"
+        )
+    else:
+        sentence += "; no monitor noticed"
+    return f"{sentence}; {_listed(report, false)} had raised a false alarm before." if false else f"{sentence}."
+
+
+def _listed(report: RunReport, sites: list[str]) -> str:
+    named = [site for site in report.sites if site in sites]
+    return named[0] if len(named) == 1 else f"{', '.join(named[:-1])} and {named[-1]}"
+
+
+def _recovered(report: RunReport) -> str:
+    after, serving = report.phase("after"), Counter(report.serving.values())
+    newest = max((version for version in serving if version is not None), default=1)
+    if newest < 2:
+        return ""
+    sentence = (
+        f"Version {newest} was trained on what came back and now runs on {serving[newest]} of {serving.total()} devices"
+    )
+    return f"{sentence}, with {percent(after.accuracy)} accuracy." if after else f"{sentence}."
