@@ -87,6 +87,20 @@ def test_a_rollback_uses_the_kept_slot_without_a_download(serving: Any) -> None:
     assert len(world.source.reads) == 1  # the assignment alone
 
 
+def test_serving_is_told_once_for_each_assignment(serving: Any) -> None:
+    world, agent = serving
+    world.assign(1, counter=2)
+    for _ in range(2):
+        assert agent.sync().result is SyncResult.UNCHANGED
+    agent.close()  # a crash between switch and report looks like this to the next process
+    agent = world.agent("device")
+    agent._store.set_marks(**{"told-counter": "1"})
+    agent.sync()
+    agent.flush()
+    told = [r.assignment_counter for _, r in world.sink.reports if r.state == fleet_pb2.DEVICE_STATE_SERVING]
+    assert told == [1, 2, 2]
+
+
 def test_secrets_are_readable_by_their_owner_alone(serving: Any) -> None:
     world, _ = serving
     paths = [

@@ -45,6 +45,7 @@ __all__ = ["SyncOutcome", "SyncResult", "Synchronizer"]
 _log = logging.getLogger(__name__)
 _COUNTER = "assignment-counter"
 _VERSION = "assignment-version"
+_TOLD = "told-counter"  # mark: the assignment that was reported as serving
 _INCOMPATIBLE = "incompatible"  # mark: the description and runtime that gave other golden answers
 _DESCRIPTION_BYTES = 4 << 20
 
@@ -121,6 +122,7 @@ class Synchronizer:
                 return self._outcome(SyncResult.UNASSIGNED, None, serving), serving
             self._accept(assignment)
             if serving is not None and serving.slot == plan.slot:
+                self._tell_serving(assignment, serving)
                 return self._outcome(SyncResult.UNCHANGED, assignment, serving), serving
             model = self._bring(plan, assignment, client, serving)
             self._slots.activate(plan.slot)
@@ -131,8 +133,7 @@ class Synchronizer:
             self._refused(assignment, serving, error)
             return self._outcome(SyncResult.REFUSED, assignment, serving, error), serving
         self._last_refusal = None
-        detail = f"golden deviation {model.golden_deviation:.6f}"
-        self._tell(fleet_pb2.DEVICE_STATE_SERVING, assignment, model, detail=detail)
+        self._tell_serving(assignment, model)
         return self._outcome(SyncResult.SWITCHED, assignment, model), model
 
     def _assignment(self, release: VerifiedRelease, client: HubClient) -> Assignment | None:
@@ -244,6 +245,17 @@ class Synchronizer:
             return  # told before; a device asks every minute
         self._last_refusal = refusal
         self._tell(fleet_pb2.DEVICE_STATE_REFUSED, assignment, serving, code=error.code, detail=_detail(error))
+
+    def _tell_serving(self, assignment: Assignment, model: ServingModel) -> None:
+        """Once for each assignment, also when a crash came between the switch and the report."""
+        if self._store.mark(_TOLD) == str(assignment.counter):
+            return
+        detail = f"golden deviation {model.golden_deviation:.6f}"
+        self._tell(fleet_pb2.DEVICE_STATE_SERVING, assignment, model, detail=detail)
+        try:
+            self._store.set_marks(**{_TOLD: str(assignment.counter)})
+        except StorageError as error:
+            _log.warning("the report of version %d may be repeated: %s", model.version, error)
 
     def _tell(
         self,
