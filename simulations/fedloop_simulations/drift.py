@@ -12,7 +12,8 @@ Measured on the Wisconsin breast cancer data with the defaults below (250 traini
 seeds; logistic regression / MLP of 32, plain SGD). Covariate: the old model falls from .976 / .973 to .422 / .430 (at
 most .568 for any seed); trained on from there for 100 steps with 90 labelled shifted rows added it has .971 / .974 on
 shifted and .972 / .973 on unshifted rows. Label: both stay at .975, the mix of outcomes moves. Concept: it falls to .592 /
-.594 and stays near .62 while the old rows, which now contradict the new ones, remain in training.
+.594 and stays near .62 while the old rows, which now contradict the new ones, remain in training. Digits (8 x 8, small CNN,
+800 training rows, 3 seeds), covariate: .986 falls to .118; with 120 labelled shifted rows .872 shifted, .982 unshifted.
 """
 
 from __future__ import annotations

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
 
 from fedloop_core.durable import write_bytes
 from fedloop_simulations.report import charts
@@ -32,7 +31,7 @@ class Section:
 
     title: str
     says: str
-    chart: Markup
+    chart: str
     table: Table
     nothing: str
 
@@ -75,7 +74,7 @@ def _sections(report: RunReport) -> tuple[Section, ...]:
         Section(
             "Accuracy on the stream",
             "What the devices answered, compared with the outcomes that came back. Lines are 95 % intervals.",
-            Markup(charts.stream_chart(report)),  # noqa: S704  SVG of our own drawing, text escaped by matplotlib
+            charts.stream_chart(report),
             stream_table(report),
             "No rows were streamed to devices.",
         ),
@@ -83,14 +82,14 @@ def _sections(report: RunReport) -> tuple[Section, ...]:
             "Drift",
             "Each site's monitor compares a window of what its devices see with the site's own rows. Scores stay at the "
             "site; at the line chance is no longer a good explanation, and an alarm (ring) is reported.",
-            Markup(charts.drift_chart(report)),  # noqa: S704
+            charts.drift_chart(report),
             drift_table(report),
             "No windows were watched.",
         ),
         Section(
             "Devices",
             "Which version each device answered with. New versions arrive in waves.",
-            Markup(charts.device_chart(report)),  # noqa: S704
+            charts.device_chart(report),
             device_table(report),
             "No devices took part.",
         ),
@@ -98,7 +97,7 @@ def _sections(report: RunReport) -> tuple[Section, ...]:
             "Training",
             "Accuracy of the shared model on each site's own evaluation rows, round by round. Bands are 95 % intervals"
             + (" and include the noise added for privacy." if report.epsilon is not None else "."),
-            Markup(charts.round_chart(report)),  # noqa: S704
+            charts.round_chart(report),
             round_table(report),
             "No round was evaluated.",
         ),
@@ -106,14 +105,14 @@ def _sections(report: RunReport) -> tuple[Section, ...]:
             "Privacy",
             "Epsilon that each site has spent on its own rows for life, against the budget that it set. Smaller is more "
             "private; a site refuses whatever would go beyond its budget.",
-            Markup(charts.privacy_chart(report)),  # noqa: S704
+            charts.privacy_chart(report),
             privacy_table(report),
             "This task trains without differential privacy: no epsilon bounds what the model tells about a person.",
         ),
         Section(
             "Artifacts",
             "The files that devices can run, of the newest version. Latency is of one prediction on this machine.",
-            Markup(charts.artifact_chart(report)),  # noqa: S704
+            charts.artifact_chart(report),
             artifact_table(report),
             "Nothing was exported.",
         ),
