@@ -14,6 +14,7 @@ from cryptography.hazmat.primitives.serialization import (
     PublicFormat,
     load_pem_private_key,
 )
+from google.protobuf.message import DecodeError
 
 from fedloop_core.durable import write_secret
 from fedloop_core.errors import EnvelopeRefused
@@ -94,7 +95,7 @@ def unseal(content: bytes, pinned: VerifyingKey, *, site: str, now_unix: int) ->
                 reason="signature",
             )
         instruction = Instruction.FromString(envelope.instruction)
-    except ValueError as error:  # protobuf's DecodeError is one
+    except DecodeError as error:
         raise EnvelopeRefused(f"site {site}: an instruction cannot be read.", reason="format") from error
     if instruction.site != site:
         raise EnvelopeRefused(f"site {site}: an instruction is for site {instruction.site!r}.", reason="site")

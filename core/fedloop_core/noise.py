@@ -55,7 +55,8 @@ class NoiseSource(ABC):
         """
         success = -np.expm1(-1.0 / scale)
         draws: NDArray[np.int64] = self._generator.geometric(success, (2, size)).astype(np.int64)
-        return draws[0] - draws[1]
+        noise: NDArray[np.int64] = draws[0] - draws[1]
+        return noise
 
     def poisson_sample(self, population: int, rate: float) -> NDArray[np.int64]:
         """Each index below ``population`` independently with probability ``rate``."""

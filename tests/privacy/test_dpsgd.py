@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,7 +25,7 @@ from fedloop_core.scaling import Scaler
 from fedloop_core.schema import ClassLabel, FeatureSchema, NumericFeature
 from fedloop_core.task.document import FederatedAveraging, LogisticModel, MlpModel, Model, Privacy, Task
 
-Arrays = dict[str, NDArray[np.generic]]
+Arrays = dict[str, NDArray[Any]]
 FEATURES = tuple(NumericFeature(kind="numeric", name=f"x{at}", range=(-4.0, 4.0)) for at in range(5))
 LABEL = ClassLabel(kind="classes", name="y", classes=("no", "yes"))
 
@@ -71,7 +73,7 @@ def start(task: Task) -> Arrays:
     return {**initial_arrays(task, 7), **Scaler.from_ranges(task.feature_schema).arrays()}
 
 
-def norm(update: Arrays) -> float:
+def norm(update: Mapping[str, NDArray[Any]]) -> float:
     return math.sqrt(sum(float(np.square(array.astype(np.float64)).sum()) for array in update.values()))
 
 
@@ -218,7 +220,7 @@ def hand_written(
                 mean = ((total[name] + drawn) / (rate * len(rows))).float()
                 mean += settings.proximal * (parameter - origin[name])
                 velocity[name] = settings.momentum * velocity[name] + mean
-                parameter -= settings.learning_rate * velocity[name]
+                parameter.sub_(settings.learning_rate * velocity[name])
     return {name: (p.detach() - origin[name]).double().numpy() for name, p in parameters.items()}
 
 
@@ -287,7 +289,7 @@ MIXING: dict[str, nn.Module] = {
 def test_layers_that_mix_rows_are_refused(layer: nn.Module) -> None:
     schema = FeatureSchema(features=FEATURES, label=LABEL)
     model = TaskModel(schema, TakesFirst(layer, nn.Linear(5, 2)))
-    with pytest.raises(PrivacyParameterInvalid, match="rows of a batch|other rows"):
+    with pytest.raises(PrivacyParameterInvalid, match=r"rows of a batch|other rows"):
         require_isolated_rows(model, (torch.randn(3, 5),))
 
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from itertools import chain
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -13,6 +17,7 @@ from fedloop_core.dataset import Dataset
 from fedloop_core.encoding import InputEncoder
 from fedloop_core.errors import TooFewRows, UpdateRefused, UsageError
 from fedloop_core.models import build_model, initial_arrays, per_row_loss
+from fedloop_core.noise import SeededNoise
 from fedloop_core.scaling import Scaler
 from fedloop_core.schema import (
     CategoricalFeature,
@@ -35,7 +40,7 @@ from fedloop_core.task.document import (
     Task,
 )
 
-Arrays = dict[str, NDArray[np.generic]]
+Arrays = dict[str, NDArray[Any]]
 TABLE: tuple[Feature, ...] = (
     NumericFeature(kind="numeric", name="age", range=(0.0, 100.0), missing="mean"),
     NumericFeature(kind="numeric", name="dose", range=(0.0, 1.0)),
@@ -170,7 +175,7 @@ def test_scaling_per_site_is_by_the_sites_own_rows() -> None:
 def test_batches_pass_over_all_rows_before_any_comes_again() -> None:
     batches = [batch.tolist() for batch in shuffled_batches(10, 4, 6, 0)]
     assert [len(batch) for batch in batches] == [4, 4, 2, 4, 4, 2]
-    assert sorted(sum(batches[:3], [])) == sorted(sum(batches[3:], [])) == list(range(10))
+    assert sorted(chain(*batches[:3])) == sorted(chain(*batches[3:])) == list(range(10))
     assert batches[:3] != batches[3:]
 
 
@@ -192,7 +197,7 @@ def _broadcastable(arrays: Arrays) -> Arrays:
     return {**arrays, name: arrays[name][:1]}
 
 
-BROKEN = {
+BROKEN: dict[str, Callable[[Arrays], Arrays]] = {
     "no scaler": _without_scaler,
     "another order": _reordered,
     "not finite": _not_finite,
@@ -202,10 +207,10 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("broken", BROKEN.values(), ids=BROKEN.keys())
-def test_arrays_that_do_not_fit_are_refused(broken: object) -> None:
+def test_arrays_that_do_not_fit_are_refused(broken: Callable[[Arrays], Arrays]) -> None:
     task = plain_task()
     with pytest.raises(UpdateRefused):
-        LocalTrainer(task).train(broken(start(task)), rows_for(task), seed=1)  # type: ignore[operator]
+        LocalTrainer(task).train(broken(start(task)), rows_for(task), seed=1)
 
 
 def test_weights_that_explode_are_refused_and_never_sent() -> None:
@@ -223,8 +228,6 @@ def test_no_rows_are_refused() -> None:
 
 
 def test_a_public_task_is_never_trained_by_the_private_path() -> None:
-    from fedloop_core.noise import SeededNoise
-
     task = plain_task()
     with pytest.raises(UsageError, match="not private"):
         LocalTrainer(task).train_privately(start(task), rows_for(task), 1.0, 0.5, SeededNoise(1))

@@ -41,7 +41,7 @@ class LocalResult:
     ``empty_batches`` of the ``steps`` held no unit; ``nonfinite_rows`` had their gradient set to 0.
     """
 
-    update: dict[str, NDArray[np.generic]]
+    update: dict[str, NDArray[np.float32]]
     steps: int
     empty_batches: int = 0
     nonfinite_rows: int = 0
@@ -224,10 +224,12 @@ class LocalTrainer:
                 parameter.copy_(values)
         return start
 
-    def _update(self, start: list[Tensor]) -> dict[str, NDArray[np.generic]]:
+    def _update(self, start: list[Tensor]) -> dict[str, NDArray[np.float32]]:
         with torch.no_grad():
             moved = [parameter - origin for parameter, origin in zip(self._parameters, start, strict=True)]
-        update = dict(zip(self._spec.names, (values.numpy() for values in moved), strict=True))
+        update: dict[str, NDArray[np.float32]] = {
+            name: values.numpy() for name, values in zip(self._spec.names, moved, strict=True)
+        }
         if not all(np.isfinite(array).all() for array in update.values()):
             raise UpdateRefused(
                 "training gave weights that are not finite.", hint="Lower training.learning_rate.", reason="not-finite"
