@@ -13,10 +13,11 @@ from fedloop_core.dataset import Dataset
 from fedloop_core.encoding import NUMERIC
 from fedloop_core.newton import design_matrix
 from fedloop_core.noise import NoiseSource
+from fedloop_core.scaling import Scaler
 from fedloop_core.schema import FeatureSchema
 from fedloop_core.task.document import NewtonRaphson, Task
 
-__all__ = ["Moments", "exact_moments", "noised_moments"]
+__all__ = ["Moments", "exact_moments", "noised_moments", "own_scaler"]
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,13 @@ def noised_moments(schema: FeatureSchema, rows: Dataset, noise_multiplier: float
         second * reach**2 + 2 * first * reach * middle + count * middle**2,
         np.broadcast_to(count, (columns,)).copy(),
     )
+
+
+def own_scaler(schema: FeatureSchema, rows: Dataset) -> Scaler:
+    """The scaler of a site that scales by its own training rows; nothing of it leaves the site."""
+    values = _clamped(schema, rows)
+    count = np.isfinite(values).sum(axis=0).astype(np.float64)
+    return Scaler.from_moments(schema, np.nansum(values, axis=0), np.nansum(values**2, axis=0), count)
 
 
 def _clamped(schema: FeatureSchema, rows: Dataset) -> NDArray[np.float64]:

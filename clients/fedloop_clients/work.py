@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import version
@@ -13,27 +12,21 @@ from numpy.typing import NDArray
 from fedloop_clients.charging import RunCharges
 from fedloop_clients.context import RunContext
 from fedloop_clients.data.gate import GateVerdict, check_rows, stricter
-from fedloop_clients.data.site_data import RowChoice, SiteData
-from fedloop_clients.evaluation import Scores, exact_scores, noised_scores, one_row_per_unit
+from fedloop_clients.data.site_data import SiteData
+from fedloop_clients.measuring import SiteEvaluations, WarmTrainers
 from fedloop_clients.policy import SiteConfig
 from fedloop_clients.privacy.charges import NonPrivateCharge
 from fedloop_clients.privacy.ledger import Ledger
 from fedloop_clients.privacy.mechanisms import noised_counts
-from fedloop_clients.privacy.planning import PrivacyPlan
+from fedloop_clients.randomness import SiteNoise
 from fedloop_clients.statistics import exact_moments, noised_moments
-from fedloop_clients.training.newton import log_odds, sum_derivatives
+from fedloop_clients.training.newton import sum_derivatives
 from fedloop_clients.training.rows import UnitIndex
-from fedloop_clients.training.trainer import LocalTrainer
 from fedloop_core.arrays import NamedArrays
-from fedloop_core.artifact import ArtifactDescription
-from fedloop_core.dataset import Dataset
-from fedloop_core.errors import ArtifactRefused, BudgetExhausted, UsageError
+from fedloop_core.errors import UsageError
 from fedloop_core.noise import NoiseSource
 from fedloop_core.task.document import NewtonRaphson
-from fedloop_edge.agent.runtimes import load_runtime
 from fedloop_proto.coordination.v1.coordination_pb2 import (
-    EVALUATION_ROWS_FEEDBACK,
-    EVALUATION_ROWS_ORIGINAL,
     DataDescription,
     Derivatives,
     Evaluation,
@@ -44,8 +37,6 @@ from fedloop_proto.coordination.v1.coordination_pb2 import (
 
 __all__ = ["Outcome", "SiteWork"]
 
-_MODELS_KEPT = 4
-_ROW_CHOICES = {EVALUATION_ROWS_ORIGINAL: RowChoice.ORIGINAL, EVALUATION_ROWS_FEEDBACK: RowChoice.FEEDBACK}
 _NON_PRIVATE = NonPrivateCharge()
 
 Result = DataDescription | Moments | LocalUpdate | Derivatives | Evaluation
@@ -66,8 +57,9 @@ class SiteWork:
         self._config = config
         self._data = data
         self._ledger = ledger
-        self._noise = noise
-        self._trainers: OrderedDict[bytes, LocalTrainer] = OrderedDict()
+        self._noise = SiteNoise(config.site, noise)
+        self._trainers = WarmTrainers()
+        self._evaluations = SiteEvaluations(self._noise, self._trainers)
         self._software = version("fedloop")
 
     def describe(self, context: RunContext, instruction: Instruction, arrays: NamedArrays) -> Outcome:  # noqa: ARG002
@@ -90,12 +82,12 @@ class SiteWork:
             return Outcome(description)
         plan = charges.plan(task.rounds.count)
         description.rounds_affordable = charges.rounds_affordable(plan)
-        description.data_fingerprint = self._data.fingerprint()
+        description.data_fingerprint = self._data.fingerprint(context.training)
         with charges.release(_NON_PRIVATE if plan is None else plan.rows, context.training_blocks, "number of rows"):
             count = len(rows)
             if plan is not None:
                 count = len(UnitIndex.of(rows.units))  # one unit moves it by 1, however many rows it has
-                (count,) = noised_counts((count,), 1 / plan.rows.epsilon, self._derive(instruction, "rows"))
+                (count,) = noised_counts((count,), 1 / plan.rows.epsilon, self._noise.derive(instruction, "rows"))
         description.rows = max(count, 1)
         description.rows_noised = plan is not None
         return Outcome(description)
@@ -120,7 +112,7 @@ class SiteWork:
                 context.task.feature_schema,
                 context.training,
                 plan.moments.noise_multiplier,
-                self._derive(instruction, "moments"),
+                self._noise.derive(instruction, "moments"),
             )
             return Outcome(Moments(noised=True), moments.arrays())
 
@@ -135,11 +127,11 @@ class SiteWork:
         self._verdict(context).require(self._config.site)
         charges = RunCharges(self._ledger, context)
         plan = charges.plan(max(instruction.train_locally.rounds_planned, 1))
-        trainer = self._trainer(context)
+        trainer = self._trainers.of(context)
         blocks, purpose = context.training_blocks, f"round {instruction.round}"
         if plan is None:
             with charges.release(_NON_PRIVATE, blocks, purpose):
-                seed = self._noise.seed_for(self._purpose(instruction, "training"))
+                seed = self._noise.seed(instruction, "training")
                 trained = trainer.train(arrays, context.training, seed)
         else:
             with charges.release(plan.round, blocks, purpose):
@@ -148,7 +140,7 @@ class SiteWork:
                     context.training,
                     plan.round.noise_multiplier,
                     plan.round.sampling_rate,
-                    self._derive(instruction, "training"),
+                    self._noise.derive(instruction, "training"),
                 )
         update = LocalUpdate(
             weight=max(context.known.rows_said, 1) if context.task.rounds.weighting == "rows" else 1,
@@ -159,7 +151,7 @@ class SiteWork:
             run_epsilon=charges.run_epsilon(blocks),
         )
         if instruction.train_locally.evaluate:
-            update.evaluation.CopyFrom(self._evaluate_model(context, charges, plan, instruction, arrays))
+            update.evaluation.CopyFrom(self._evaluations.of_model(context, charges, plan, instruction, arrays))
         return Outcome(update, trained.update)
 
     def sum_derivatives(self, context: RunContext, instruction: Instruction, arrays: NamedArrays) -> Outcome:
@@ -177,7 +169,7 @@ class SiteWork:
             sums = sum_derivatives(context.task, arrays, context.training)
         result = Derivatives()
         if instruction.sum_derivatives.evaluate:
-            result.evaluation.CopyFrom(self._evaluate_model(context, charges, None, instruction, arrays))
+            result.evaluation.CopyFrom(self._evaluations.of_model(context, charges, None, instruction, arrays))
         return Outcome(result, sums.arrays())
 
     def evaluate_artifact(self, context: RunContext, instruction: Instruction, arrays: NamedArrays) -> Outcome:
@@ -188,68 +180,8 @@ class SiteWork:
             RuntimeUnavailable: no installed runtime takes this kind of artifact.
             BudgetExhausted: the run or an evaluation block cannot pay for it.
         """
-        asked = instruction.evaluate_artifact
-        description = ArtifactDescription.from_bytes(asked.description)
-        content = arrays.get("artifact")
-        if content is None or content.dtype != np.uint8 or content.ndim != 1:
-            raise ArtifactRefused("the artifact's bytes do not travel beside its description.", reason="absent")
-        model = content.tobytes()
-        description.model.check(model, "the artifact")
-        if description.features != context.task.feature_schema:
-            raise ArtifactRefused("the artifact takes other features than the task has.", reason="description")
-        choice = _ROW_CHOICES.get(asked.rows, RowChoice.ALL)
-        rows = context.evaluation[choice].rows
-        if len(rows) == 0:
-            return Outcome(Evaluation(present=False))
         charges = RunCharges(self._ledger, context)
-        plan = charges.plan(context.task.rounds.count, asked.evaluations_planned)
-        runtime = load_runtime(description, model)
-        chosen = rows if plan is None else one_row_per_unit(rows)
-        outputs = runtime.run(chosen.inputs)
-        return Outcome(self._scored(context, charges, plan, choice, instruction, outputs, chosen))
-
-    def _evaluate_model(
-        self,
-        context: RunContext,
-        charges: RunCharges,
-        plan: PrivacyPlan | None,
-        instruction: Instruction,
-        arrays: NamedArrays,
-    ) -> Evaluation:
-        """Of the arrays received, on all evaluation rows; absent when their budget is spent: training goes on."""
-        rows = context.evaluation[RowChoice.ALL].rows
-        if len(rows) == 0:
-            return Evaluation(present=False)
-        chosen = rows if plan is None else one_row_per_unit(rows)
-        if isinstance(context.task.training, NewtonRaphson):
-            outputs = log_odds(context.task, arrays, chosen, context.training)
-        else:
-            outputs = self._trainer(context).outputs(arrays, chosen, context.training)
-        try:
-            return self._scored(context, charges, plan, RowChoice.ALL, instruction, outputs, chosen)
-        except BudgetExhausted:
-            return Evaluation(present=False, spend=charges.spend(context.evaluation[RowChoice.ALL].blocks))
-
-    def _scored(
-        self,
-        context: RunContext,
-        charges: RunCharges,
-        plan: PrivacyPlan | None,
-        choice: RowChoice,
-        instruction: Instruction,
-        outputs: NDArray[np.float32],
-        rows: Dataset,
-    ) -> Evaluation:
-        blocks, label = context.evaluation[choice].blocks, context.task.label
-        if plan is None:
-            with charges.release(_NON_PRIVATE, blocks, "evaluation"):
-                scores = exact_scores(label, outputs, rows.labels)
-        else:
-            purpose = f"evaluation {choice.value} {instruction.arrays_digest.hex()[:16]}"
-            with charges.release(plan.evaluation, blocks, "evaluation"):
-                noise = self._derive(instruction, purpose)
-                scores = noised_scores(label, outputs, rows.labels, plan.evaluation.epsilon, noise)
-        return _message(scores, charges, blocks, noised=plan is not None)
+        return Outcome(self._evaluations.of_artifact(context, charges, instruction, arrays))
 
     def _verdict(self, context: RunContext) -> GateVerdict:
         """The data gate's verdict on the run's training rows, found once."""
@@ -258,32 +190,3 @@ class SiteWork:
             gate = stricter(task.gates.data, self._config.policy.data_gate)
             context.verdict = check_rows(context.training, self._data.skipped, task.feature_schema, gate)
         return context.verdict
-
-    def _trainer(self, context: RunContext) -> LocalTrainer:
-        """The task's model, warm."""
-        if context.task_digest not in self._trainers:
-            self._trainers[context.task_digest] = LocalTrainer(context.task)
-            if len(self._trainers) > _MODELS_KEPT:
-                self._trainers.popitem(last=False)
-        self._trainers.move_to_end(context.task_digest)
-        return self._trainers[context.task_digest]
-
-    def _purpose(self, instruction: Instruction, what: str) -> str:
-        return f"{self._config.site}/{instruction.run_id}/{instruction.round}/{what}"
-
-    def _derive(self, instruction: Instruction, what: str) -> NoiseSource:
-        return self._noise.derive(self._purpose(instruction, what))
-
-
-def _message(scores: Scores, charges: RunCharges, blocks: tuple[str, ...], *, noised: bool) -> Evaluation:
-    return Evaluation(
-        present=True,
-        correct=scores.correct,
-        total=scores.total,
-        loss_sum=scores.loss_sum,
-        noised=noised,
-        noise_scale=scores.noise_scale,
-        spend=charges.spend(blocks),
-        absolute_error_sum=scores.absolute_error_sum,
-        squared_error_sum=scores.squared_error_sum,
-    )

@@ -290,10 +290,10 @@ def test_layers_that_mix_rows_are_refused(layer: nn.Module) -> None:
     schema = FeatureSchema(features=FEATURES, label=LABEL)
     model = TaskModel(schema, TakesFirst(layer, nn.Linear(5, 2)))
     with pytest.raises(PrivacyParameterInvalid, match=r"rows of a batch|other rows"):
-        require_isolated_rows(model, (torch.randn(3, 5),))
+        require_isolated_rows(model, schema)
 
 
 def test_layers_that_keep_rows_apart_are_accepted() -> None:
     schema = FeatureSchema(features=FEATURES, label=LABEL)
     model = TaskModel(schema, TakesFirst(nn.LayerNorm(5), nn.Dropout(0.5), nn.Linear(5, 2)))
-    require_isolated_rows(model, (torch.randn(3, 5),))
+    require_isolated_rows(model, schema)

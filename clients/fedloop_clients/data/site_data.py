@@ -111,9 +111,9 @@ class SiteData:
         """Evaluation rows of the choice."""
         return self._join(self._evaluation, self.evaluation_blocks(choice))
 
-    def fingerprint(self) -> bytes:
-        """Keyed digest of the training rows, the same in any order of rows."""
-        return fingerprint(self.training(), self._secret)
+    def fingerprint(self, rows: Dataset | None = None) -> bytes:
+        """Digest of these rows, of all training rows by default, keyed with the site's secret; order does not matter."""
+        return fingerprint(self.training() if rows is None else rows, self._secret)
 
     def add_feedback(self, rows: Dataset, evaluation_share: float, noise: NoiseSource) -> FeedbackAdded:
         """Takes rows with outcomes that devices sent; splits those of new units between two new blocks, by unit.

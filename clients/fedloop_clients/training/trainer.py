@@ -18,17 +18,17 @@ from opacus import GradSampleModule
 from torch import Tensor
 from torch.optim.sgd import sgd
 
+from fedloop_clients.statistics import own_scaler
 from fedloop_clients.training.dpsgd import NoisyOptimizer, physical_batches, private_module
 from fedloop_clients.training.isolation import require_isolated_rows
 from fedloop_clients.training.rows import PreparedRows, UnitIndex, prepare, raw_tensors, shuffled_batches
 from fedloop_core.arrays import ArraySpec, NamedArrays
 from fedloop_core.dataset import Dataset
-from fedloop_core.encoding import CATEGORICAL, NUMERIC, InputEncoder, Inputs
 from fedloop_core.errors import TooFewRows, UpdateRefused, UsageError
 from fedloop_core.models import TaskModel, build_model, cox_loss, per_row_loss
 from fedloop_core.noise import NoiseSource
 from fedloop_core.scaling import SCALER_DEVIATION, SCALER_MEAN, Scaler
-from fedloop_core.schema import FeatureSchema, SurvivalLabel
+from fedloop_core.schema import SurvivalLabel
 from fedloop_core.task.document import CustomModel, FederatedAveraging, Task
 
 __all__ = ["LocalResult", "LocalTrainer"]
@@ -83,7 +83,7 @@ class LocalTrainer:
         self._private: GradSampleModule | None = None
         self._cached: _Cached | None = None
         if task.privacy.private:
-            require_isolated_rows(self._model, raw_tensors(_nobody(self._schema)))
+            require_isolated_rows(self._model, self._schema)
             self._private = private_module(self._model.backbone)
 
     def train(self, arrays: NamedArrays, rows: Dataset, seed: int) -> LocalResult:
@@ -243,7 +243,7 @@ class LocalTrainer:
             UpdateRefused: no scaler travels beside the weights.
         """
         if self._task.preprocessing.scaling == "per-site":
-            return _own_scaler(self._schema, rows)
+            return own_scaler(self._schema, rows)
         if SCALER_MEAN not in arrays or SCALER_DEVIATION not in arrays:
             raise UpdateRefused("the scaler does not travel beside the weights.", reason="scaler")
         return Scaler.from_arrays(arrays)
@@ -269,27 +269,3 @@ def _seeded(seed: int, *, needed: bool) -> Iterator[None]:
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         yield
-
-
-def _own_scaler(schema: FeatureSchema, rows: Dataset) -> Scaler:
-    low, high = np.array([feature.range for feature in schema.numeric], dtype=np.float64).T
-    values = np.clip(rows.inputs[NUMERIC].astype(np.float64), low, high)
-    count = np.isfinite(values).sum(axis=0).astype(np.float64)
-    return Scaler.from_moments(schema, np.nansum(values, axis=0), np.nansum(values**2, axis=0), count)
-
-
-def _nobody(schema: FeatureSchema) -> Inputs:
-    """Three rows within the public ranges that are no one's, to try a model with."""
-    generator = np.random.default_rng(0)
-    rows: Inputs = {}
-    for spec in InputEncoder(schema).inputs:
-        if spec.name == NUMERIC:
-            low, high = np.array([feature.range for feature in schema.numeric], dtype=np.float64).T
-            rows[spec.name] = generator.uniform(low, high, (3, len(low))).astype(np.float32)
-        elif spec.name == CATEGORICAL:
-            top = [feature.cardinality for feature in schema.categorical]
-            rows[spec.name] = generator.integers(0, top, (3, len(top)))
-        else:
-            bounds = next(feature.range for feature in schema.tensors if feature.name == spec.name)
-            rows[spec.name] = generator.uniform(*bounds, (3, *spec.shape)).astype(np.float32)
-    return rows

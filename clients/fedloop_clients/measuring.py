@@ -1,0 +1,157 @@
+"""Evaluations for a run: of the arrays of a round and of artifacts, each charged before it is released."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedloop_clients.charging import RunCharges
+from fedloop_clients.context import RunContext
+from fedloop_clients.data.site_data import RowChoice
+from fedloop_clients.evaluation import exact_scores, noised_scores, one_row_per_unit
+from fedloop_clients.privacy.charges import NonPrivateCharge
+from fedloop_clients.privacy.planning import PrivacyPlan
+from fedloop_clients.randomness import SiteNoise
+from fedloop_clients.training.newton import log_odds
+from fedloop_clients.training.trainer import LocalTrainer
+from fedloop_core.arrays import NamedArrays
+from fedloop_core.artifact import ArtifactDescription
+from fedloop_core.dataset import Dataset
+from fedloop_core.errors import ArtifactRefused, BudgetExhausted
+from fedloop_core.task.document import NewtonRaphson
+from fedloop_edge.agent.runtimes import load_runtime
+from fedloop_proto.coordination.v1.coordination_pb2 import (
+    EVALUATION_ROWS_FEEDBACK,
+    EVALUATION_ROWS_ORIGINAL,
+    Evaluation,
+    Instruction,
+)
+
+__all__ = ["SiteEvaluations", "WarmTrainers"]
+
+_MODELS_KEPT = 4
+_ROW_CHOICES = {EVALUATION_ROWS_ORIGINAL: RowChoice.ORIGINAL, EVALUATION_ROWS_FEEDBACK: RowChoice.FEEDBACK}
+
+
+class WarmTrainers:
+    """Models of the tasks seen last, built once."""
+
+    def __init__(self) -> None:
+        self._trainers: OrderedDict[bytes, LocalTrainer] = OrderedDict()
+
+    def of(self, context: RunContext) -> LocalTrainer:
+        """The task's trainer.
+
+        Raises:
+            UsageError: the task is not trained by federated averaging.
+            PrivacyParameterInvalid: the task is private and its model mixes the rows of a batch.
+        """
+        trainer = self._trainers.get(context.task_digest)
+        if trainer is None:
+            trainer = self._trainers[context.task_digest] = LocalTrainer(context.task)
+            if len(self._trainers) > _MODELS_KEPT:
+                self._trainers.popitem(last=False)
+        self._trainers.move_to_end(context.task_digest)
+        return trainer
+
+
+class SiteEvaluations:
+    """Evaluates what a run sends on the site's evaluation rows."""
+
+    def __init__(self, noise: SiteNoise, trainers: WarmTrainers) -> None:
+        self._noise = noise
+        self._trainers = trainers
+
+    def of_artifact(
+        self, context: RunContext, charges: RunCharges, instruction: Instruction, arrays: NamedArrays
+    ) -> Evaluation:
+        """Of the file that would ship, with a runtime that devices use.
+
+        Raises:
+            ArtifactRefused: the bytes are not those described, or the features are not the task's.
+            RuntimeUnavailable: no installed runtime takes this kind of artifact.
+            BudgetExhausted: the run or an evaluation block cannot pay for it.
+        """
+        asked = instruction.evaluate_artifact
+        description, model = _artifact(asked.description, arrays)
+        if description.features != context.task.feature_schema:
+            raise ArtifactRefused("the artifact takes other features than the task has.", reason="description")
+        choice = _ROW_CHOICES.get(asked.rows, RowChoice.ALL)
+        plan = charges.plan(context.task.rounds.count, asked.evaluations_planned)
+        rows = _rows(context, choice, plan)
+        if len(rows) == 0:
+            return Evaluation(present=False)
+        outputs = load_runtime(description, model).run(rows.inputs)
+        return self._scored(charges, plan, choice, instruction, outputs, rows)
+
+    def of_model(
+        self,
+        context: RunContext,
+        charges: RunCharges,
+        plan: PrivacyPlan | None,
+        instruction: Instruction,
+        arrays: NamedArrays,
+    ) -> Evaluation:
+        """Of the arrays received, on all evaluation rows; absent when their budget is spent: training goes on.
+
+        Raises:
+            UpdateRefused: the arrays do not fit the model.
+        """
+        rows = _rows(context, RowChoice.ALL, plan)
+        if len(rows) == 0:
+            return Evaluation(present=False)
+        if isinstance(context.task.training, NewtonRaphson):
+            outputs = log_odds(context.task, arrays, rows, context.training)
+        else:
+            outputs = self._trainers.of(context).outputs(arrays, rows, context.training)
+        try:
+            return self._scored(charges, plan, RowChoice.ALL, instruction, outputs, rows)
+        except BudgetExhausted:
+            return Evaluation(present=False, spend=charges.spend(context.evaluation[RowChoice.ALL].blocks))
+
+    def _scored(
+        self,
+        charges: RunCharges,
+        plan: PrivacyPlan | None,
+        choice: RowChoice,
+        instruction: Instruction,
+        outputs: NDArray[np.float32],
+        rows: Dataset,
+    ) -> Evaluation:
+        context = charges.context
+        blocks, label = context.evaluation[choice].blocks, context.task.label
+        with charges.release(NonPrivateCharge() if plan is None else plan.evaluation, blocks, "evaluation"):
+            if plan is None:
+                scores = exact_scores(label, outputs, rows.labels)
+            else:
+                purpose = f"evaluation {choice.value} {instruction.arrays_digest.hex()[:16]}"
+                noise = self._noise.derive(instruction, purpose)
+                scores = noised_scores(label, outputs, rows.labels, plan.evaluation.epsilon, noise)
+        return Evaluation(
+            present=True,
+            correct=scores.correct,
+            total=scores.total,
+            loss_sum=scores.loss_sum,
+            noised=plan is not None,
+            noise_scale=scores.noise_scale,
+            spend=charges.spend(blocks),
+            absolute_error_sum=scores.absolute_error_sum,
+            squared_error_sum=scores.squared_error_sum,
+        )
+
+
+def _rows(context: RunContext, choice: RowChoice, plan: PrivacyPlan | None) -> Dataset:
+    rows = context.evaluation[choice].rows
+    return rows if plan is None else one_row_per_unit(rows)
+
+
+def _artifact(document: bytes, arrays: NamedArrays) -> tuple[ArtifactDescription, bytes]:
+    description = ArtifactDescription.from_bytes(document)
+    content = arrays.get("artifact")
+    if content is None or content.dtype != np.uint8 or content.ndim != 1:
+        raise ArtifactRefused("the artifact's bytes do not travel beside its description.", reason="absent")
+    model = content.tobytes()
+    description.model.check(model, "the artifact")
+    return description, model
