@@ -37,7 +37,7 @@ def test_bundled_rows_are_all_dealt_once_and_mixed_alike(preset: str, sites: int
     for site, stream in zip(world.sites, world.stream, strict=True):
         total = len(site.train) + len(site.evaluation) + len(stream.rows)
         assert abs(total - SIZES[preset] / sites) < sites
-        assert (len(site.train), len(site.evaluation)) == pytest.approx((0.45 * total, 0.1 * total), abs=2)
+        assert (len(site.train), len(site.evaluation)) == pytest.approx((0.35 * total, 0.08 * total), abs=2)
         assert np.bincount(site.train.labels) / len(site.train) == pytest.approx(share, abs=0.02)
         assert np.bincount(site.evaluation.labels) / len(site.evaluation) == pytest.approx(share, abs=0.05)
     assert not any(InputEncoder(task.feature_schema).out_of_range(part.inputs).any() for part in parts(world))

@@ -32,4 +32,5 @@ def charge_verdicts(
     ledger.open_block(evaluation, config.evaluation_budget.epsilon, config.evaluation_budget.delta)
     blocks = (*data.training_blocks, *data.evaluation_blocks(), training, evaluation)
     reservation = ledger.reserve(charge, blocks, f"watch-{task}-{version}", f"verdicts about version {version}")
-    ledger.settle(reservation, charge)
+    if not isinstance(charge, NonPrivateCharge):  # an exact release is settled as it is reserved
+        ledger.settle(reservation, charge)

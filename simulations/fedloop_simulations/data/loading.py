@@ -19,7 +19,7 @@ from fedloop_simulations.data.world import SiteRows, StreamRows, World, bounded
 
 __all__ = ["DEFAULT_SITES", "load_world"]
 
-DEFAULT_SITES = 4
+DEFAULT_SITES = 3
 """Sites over which one body of rows is divided unless told otherwise."""
 
 

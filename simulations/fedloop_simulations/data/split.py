@@ -24,9 +24,9 @@ class Shares:
         UsageError: a share is negative, nothing is left to train on, or the sum is not 1.
     """
 
-    train: float = 0.45
-    evaluation: float = 0.10
-    stream: float = 0.45
+    train: float = 0.35
+    evaluation: float = 0.08
+    stream: float = 0.57
 
     def __post_init__(self) -> None:
         """Checks the sum."""
