@@ -18,12 +18,30 @@ from fedloop_clients.training.isolation import require_isolated_rows
 from fedloop_clients.training.rows import UnitIndex
 from fedloop_clients.training.trainer import LocalTrainer
 from fedloop_core.dataset import Dataset
+from fedloop_core.encoding import InputEncoder
 from fedloop_core.errors import PrivacyParameterInvalid
 from fedloop_core.models import TaskModel, build_model, initial_arrays
 from fedloop_core.noise import NoiseSource, SeededNoise, SystemNoise
 from fedloop_core.scaling import Scaler
-from fedloop_core.schema import ClassLabel, FeatureSchema, NumericFeature
-from fedloop_core.task.document import FederatedAveraging, LogisticModel, MlpModel, Model, Privacy, Task
+from fedloop_core.schema import (
+    CategoricalFeature,
+    ClassLabel,
+    Feature,
+    FeatureSchema,
+    ImageFeature,
+    NumericFeature,
+    SignalFeature,
+)
+from fedloop_core.task.document import (
+    CnnModel,
+    FederatedAveraging,
+    LogisticModel,
+    MlpModel,
+    Model,
+    Privacy,
+    SignalCnnModel,
+    Task,
+)
 
 Arrays = dict[str, NDArray[Any]]
 FEATURES = tuple(NumericFeature(kind="numeric", name=f"x{at}", range=(-4.0, 4.0)) for at in range(5))
@@ -70,7 +88,8 @@ def some_rows(count: int, seed: int = 0, units: tuple[str, ...] | None = None) -
 
 
 def start(task: Task) -> Arrays:
-    return {**initial_arrays(task, 7), **Scaler.from_ranges(task.feature_schema).arrays()}
+    scaler = Scaler.from_ranges(task.feature_schema)
+    return {**initial_arrays(task, 7), **(scaler.arrays() if task.feature_schema.numeric else {})}
 
 
 def norm(update: Mapping[str, NDArray[Any]]) -> float:
@@ -191,6 +210,37 @@ def test_private_training_is_the_loop_written_by_hand(settings: dict[str, float]
         np.testing.assert_allclose(ours.update[name], array, atol=2e-5)
 
 
+IMAGE = ImageFeature(kind="image", name="scan", height=8, width=8)
+SIGNAL = SignalFeature(kind="signal", name="ecg", length=32, channels=2, range=(-1.0, 1.0))
+CATEGORY = CategoricalFeature(kind="categorical", name="sex", values=("f", "m"), other=True)
+LAYERS: dict[str, tuple[tuple[Feature, ...], Model]] = {
+    "embedding": ((*FEATURES, CATEGORY), MlpModel(kind="mlp", hidden=(6,), embedding=3)),
+    "image": ((IMAGE,), CnnModel(kind="cnn", channels=(4, 8), hidden=6)),
+    "signal": ((SIGNAL,), SignalCnnModel(kind="signal-cnn", channels=(4,), kernel=3, hidden=6)),
+}
+
+
+@pytest.mark.parametrize(("features", "model"), LAYERS.values(), ids=LAYERS.keys())
+def test_every_kind_of_layer_is_clipped_as_by_hand(features: tuple[Feature, ...], model: Model) -> None:
+    task = private_task(steps=3, batch=8, clip=0.2, rate=0.4, physical=3).model_copy(
+        update={"features": features, "model": model}
+    )
+    generator = np.random.default_rng(2)
+    inputs: dict[str, NDArray[np.generic]] = {}
+    for spec in InputEncoder(task.feature_schema).inputs:
+        shape = (20, *spec.shape)
+        inputs[spec.name] = (
+            generator.integers(0, 3, shape)
+            if spec.dtype == "int64"
+            else generator.uniform(0, 1, shape).astype(np.float32)
+        )
+    rows = Dataset(inputs, generator.integers(0, 2, 20), tuple(f"u{at}" for at in range(20)))
+    arrays, noise = start(task), SeededNoise(13)
+    ours = LocalTrainer(task).train_privately(arrays, rows, 0.9, 0.4, noise)
+    for name, array in hand_written(task, arrays, rows, 0.9, 0.4, noise).items():
+        np.testing.assert_allclose(ours.update[name], array, atol=5e-5)
+
+
 def hand_written(
     task: Task, arrays: Arrays, rows: Dataset, sigma: float, rate: float, noise: NoiseSource
 ) -> dict[str, NDArray[np.float64]]:
@@ -199,17 +249,20 @@ def hand_written(
     settings, clip = task.training, task.privacy.clipping_norm
     model = build_model(task)
     model.load_trainable_arrays({name: arrays[name] for name in model.trainable_arrays()})
-    model.set_scaler(Scaler.from_arrays(arrays))
+    if task.feature_schema.numeric:
+        model.set_scaler(Scaler.from_arrays(arrays))
     parameters = dict(model.named_parameters())
     origin = {name: p.detach().clone() for name, p in parameters.items()}
     velocity = {name: torch.zeros_like(p) for name, p in parameters.items()}
     sampling, gaussian = noise.derive("sampling"), noise.derive("gradients")
-    values, labels = torch.from_numpy(rows.inputs["numeric"]), torch.from_numpy(rows.labels)
+    inputs, labels = [torch.from_numpy(array) for array in rows.inputs.values()], torch.from_numpy(rows.labels)
     for _ in range(settings.local_steps):
         total = {name: torch.zeros_like(p, dtype=torch.float64) for name, p in parameters.items()}
         for row in sampling.poisson_sample(len(rows), rate):
             model.zero_grad()
-            nn.functional.cross_entropy(model(values[row : row + 1]), labels[row : row + 1]).backward()  # type: ignore[no-untyped-call]
+            nn.functional.cross_entropy(
+                model(*(values[row : row + 1] for values in inputs)), labels[row : row + 1]
+            ).backward()  # type: ignore[no-untyped-call]
             gradients = {name: p.grad.double() for name, p in parameters.items() if p.grad is not None}
             size = math.sqrt(sum(float(g.square().sum()) for g in gradients.values()))
             for name, gradient in gradients.items():

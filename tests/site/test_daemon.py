@@ -20,11 +20,13 @@ from fedloop_clients.endpoint import Question, Reply
 from fedloop_clients.outbox import Outbox
 from fedloop_clients.policy import Budget, SiteConfig, SitePolicy
 from fedloop_clients.privacy.ledger import Ledger
+from fedloop_clients.training.trainer import LocalTrainer
 from fedloop_core.arrays import digest
 from fedloop_core.dataset import Dataset
 from fedloop_core.errors import EnvelopeRefused
 from fedloop_core.keys import SigningKey, seal
 from fedloop_core.models import initial_arrays
+from fedloop_core.newton import Standardisation
 from fedloop_core.noise import NoiseSource, SeededNoise, SystemNoise
 from fedloop_core.scaling import Scaler
 from fedloop_core.schema import ClassLabel, NumericFeature
@@ -32,6 +34,7 @@ from fedloop_core.task.document import (
     DataGate,
     FederatedAveraging,
     LogisticModel,
+    NewtonRaphson,
     Preprocessing,
     Privacy,
     Rounds,
@@ -207,6 +210,25 @@ def test_weight_by_rows_is_the_number_told() -> None:
     site = Site(task.model_copy(update={"rounds": task.rounds.model_copy(update={"weighting": "rows"})}))
     site.describe()
     assert site.train(1)[0].local_update.weight == 200
+
+
+def test_newton_sends_exact_sums_and_an_evaluation() -> None:
+    task = make_task(scaling="federated").model_copy(update={"training": NewtonRaphson(algorithm="newton")})
+    site = Site(task)
+    site.describe()
+    _, moments = site.ask(collect_moments=CollectMoments())
+    scaler = Standardisation.from_moments(
+        *(moments.arrays[name].astype(np.float64) for name in ("sum", "sum_of_squares", "count"))
+    )
+    theta = np.zeros(4)
+    for number in range(1, 6):
+        arrays = {"theta": theta, **scaler.arrays()}
+        answer, reply = site.ask(arrays, round=number, sum_derivatives=SumDerivatives(evaluate=True))
+        hessian = reply.arrays["hessian"].astype(np.float64) + np.eye(4)
+        theta = theta + np.linalg.solve(hessian, reply.arrays["gradient"].astype(np.float64))
+    assert answer.derivatives.evaluation.correct >= 55
+    bad = site.ask({"theta": np.zeros(3), **scaler.arrays()}, round=9, sum_derivatives=SumDerivatives())[0]
+    assert refused(bad) == ("FL-UPD-001", {"reason": "shape"})
 
 
 # --- with privacy --------------------------------------------------------------------------------------------------
@@ -389,6 +411,24 @@ def _is_replay(outbox: Outbox, key: bytes) -> bool:
         return outbox.find(key) is None
     except EnvelopeRefused:
         return True
+
+
+def test_a_round_that_broke_stays_charged_and_is_charged_again_when_it_is_repeated(
+    private: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def breaks(*_: object) -> None:
+        raise MemoryError
+
+    before = len(private.ledger.charges("original"))
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalTrainer, "train_privately", breaks)
+        assert refused(private.train(1)[0]) == ("FL-ANY-000", {})
+    assert len(private.ledger.charges("original")) == before + 1
+    assert private.train(1)[0].local_update.steps == 5
+    assert len(private.ledger.charges("original")) == before + 2
+    for number in (2, 3):
+        assert private.train(number)[0].WhichOneof("result") == "local_update"
+    assert refused(private.train(4)[0])[0] == "FL-PRIV-002"
 
 
 # --- attacks -------------------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from fedloop_clients.statistics import exact_moments
 from fedloop_clients.training.newton import log_odds, sum_derivatives
 from fedloop_core.dataset import Dataset
 from fedloop_core.encoding import InputEncoder, Row
+from fedloop_core.errors import UpdateRefused
 from fedloop_core.newton import Standardisation, design_columns, design_matrix, logistic_coefficients
 from fedloop_core.schema import CategoricalFeature, ClassLabel, Feature, NumericFeature
 from fedloop_core.task.document import LogisticModel, NewtonRaphson, Preprocessing, Privacy, Task
@@ -135,3 +136,38 @@ def test_coefficients_on_all_categories_give_the_same_log_odds(hospitals: list[t
     one_hot = [codes[:, [at]] == np.arange(f.cardinality) for at, f in enumerate(schema.categorical)]
     columns = np.concatenate([np.ones((len(rows), 1)), numbers, *one_hot], axis=1)
     np.testing.assert_allclose(columns @ full, log_odds(task, arrays, rows, rows)[:, 1], atol=1e-5)
+
+
+NUMERIC = 8
+COLUMNS = 13
+
+
+@pytest.mark.parametrize(
+    ("arrays", "reason"),
+    [
+        ({"scaler.mean": np.zeros(5), "scaler.deviation": np.ones(5)}, "shape"),
+        ({"scaler.mean": np.zeros(COLUMNS), "scaler.deviation": np.ones(NUMERIC)}, "shape"),
+        ({"scaler.mean": np.zeros(COLUMNS), "scaler.deviation": np.zeros(COLUMNS)}, "scaler"),
+        ({"scaler.mean": np.full(COLUMNS, np.nan), "scaler.deviation": np.ones(COLUMNS)}, "scaler"),
+        ({"scaler.mean": np.zeros(COLUMNS)}, "scaler"),
+    ],
+    ids=["too short", "unequal", "deviation of 0", "not finite", "half"],
+)
+def test_a_scaler_that_does_not_fit_the_design_is_refused(arrays: dict[str, NDArray[np.generic]], reason: str) -> None:
+    with pytest.raises(UpdateRefused) as caught:
+        Standardisation.from_arrays(heart_task("federated").feature_schema, arrays)
+    assert caught.value.fields["reason"] == reason
+
+
+def test_a_scaler_of_the_numbers_alone_leaves_dummies_as_they_are() -> None:
+    arrays = {"scaler.mean": np.full(NUMERIC, 2.0), "scaler.deviation": np.full(NUMERIC, 4.0)}
+    scaler = Standardisation.from_arrays(heart_task("range").feature_schema, arrays)
+    assert scaler.mean.tolist() == [2.0] * 8 + [0.0] * 5
+    assert scaler.deviation.tolist() == [4.0] * 8 + [1.0] * 5
+    assert design_columns(heart_task("range").feature_schema)[NUMERIC:] == (
+        "cp=2",
+        "cp=3",
+        "cp=4",
+        "restecg=1",
+        "restecg=2",
+    )
