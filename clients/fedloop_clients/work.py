@@ -188,5 +188,5 @@ class SiteWork:
         if context.verdict is None:
             task = context.task
             gate = stricter(task.gates.data, self._config.policy.data_gate)
-            context.verdict = check_rows(context.training, self._data.skipped, task.feature_schema, gate)
+            context.verdict = check_rows(context.training, self._data.skipped_share, task.feature_schema, gate)
         return context.verdict

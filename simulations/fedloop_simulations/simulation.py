@@ -96,7 +96,7 @@ class Simulation:
             self.fleet = Fleet(self.task, self._members(state), self.settings.devices, self.settings.out / "devices")
             self._roll_out(self.fleet, state.version)
         self._deal_stream(self.fleet)
-        self._watch(state.version)
+        self._watch(self.fleet, state.version)
         loop = LoopState.start(self.task, tuple(site.name for site in self._members(state)), state.version)
         while not self.fleet.finished():
             loop = self._tick(self.fleet, loop)
@@ -186,15 +186,15 @@ class Simulation:
                 raise RunError(f"the rollout of version {version} was aborted: {self.coordinator.rollout_reason()}")
         raise RunError(f"the rollout of version {version} did not end.", hint="Look at the devices' reports.")
 
-    def _watch(self, version: int) -> None:
+    def _watch(self, fleet: Fleet, version: int) -> None:
         """Every site watches the version; one whose budget is gone does without, by name."""
         kind = self._watched_kind()
         artifact = self.coordinator.artifact(version, kind)
         for site in self.sites:
-            if len(site.data.training()) == 0:
+            if not fleet.at(site.name):
                 continue
             try:
-                site.begin_watch(version, artifact)
+                site.begin_watch(version, artifact, fleet.rows_per_tick(site.name))
             except BudgetExhausted as error:
                 self._tell(f"{site.name} cannot pay for verdicts about version {version}: {error.message}")
 
@@ -234,14 +234,14 @@ class Simulation:
             self._tell("the world changes")
         with self.story.stage("stream"):
             fleet.tick(tick, self.settings.label_delay)
-            events: list[LoopEvent] = [Clock(now=tick), *self._verdicts(), *self._labels(fleet)]
+            events: list[LoopEvent] = [Clock(now=tick), *self._verdicts(fleet), *self._labels(fleet)]
         self._progress.stream_event(sum(device.seen for device in fleet.devices))
         return self._decide(fleet, loop, events)
 
-    def _verdicts(self) -> Iterable[SiteVerdict]:
+    def _verdicts(self, fleet: Fleet) -> Iterable[SiteVerdict]:
         """Judges every site's open window and tells its verdict."""
         for site in self.sites:
-            window = site.close_window()
+            window = site.close_window(max(fleet.rows_per_tick(site.name), 1))
             if window is None:
                 continue
             finding, verdict = window.finding, window.verdict
@@ -318,7 +318,7 @@ class Simulation:
         with self.story.stage("roll-out"):
             self._roll_out(fleet, state.version)
         self.story.retrained_at = self.story.tick
-        self._watch(state.version)
+        self._watch(fleet, state.version)
         return state.version
 
     def _retraining_task(self) -> Task:
@@ -333,6 +333,7 @@ class Simulation:
             folder=self.settings.out / "sites" / rows.name,
             task=self.task,
             sites=len(self.world.sites),
+            stream_rows=len(self.world.stream[at].rows),
             seed=self.settings.seed,
             lifetime_epsilon=self.budget,
             coordinator_key=self.coordinator.home.envelope_key.verifying,

@@ -37,11 +37,16 @@ def _clock() -> int:
 
 @dataclass(frozen=True)
 class SiteParts:
-    """What the simulator decides for a site. ``lifetime_epsilon`` is infinite for a task without privacy."""
+    """What the simulator decides for a site.
+
+    ``lifetime_epsilon`` is infinite for a task without privacy; ``stream_rows`` is how many of its source's rows its
+    devices will see.
+    """
 
     folder: Path
     task: Task
     sites: int
+    stream_rows: int
     seed: int | None
     lifetime_epsilon: float
     coordinator_key: VerifyingKey
@@ -59,7 +64,13 @@ class SimulatedSite:
         self._sites = parts.sites
         self._noise = _noise(parts.seed, rows.name)
         schema = parts.task.feature_schema
-        self.data = SiteData(rows.train, rows.evaluation, secret=_secret(parts.seed, rows.name), skipped=rows.skipped)
+        self.data = SiteData(
+            rows.train,
+            rows.evaluation,
+            secret=_secret(parts.seed, rows.name),
+            skipped=rows.skipped,
+            read=len(rows.train) + len(rows.evaluation) + parts.stream_rows,
+        )
         self.ledger = Ledger(parts.folder / "ledger.db", _clock)
         self._outbox = Outbox(parts.folder / "outbox.db")
         budget = Budget(epsilon=parts.lifetime_epsilon, delta=parts.task.privacy.delta)
@@ -75,8 +86,11 @@ class SimulatedSite:
         self.addresses: HubAddresses = self.hub.start()
         self.feedback_rows = 0
 
-    def begin_watch(self, version: int, artifact: PublishedArtifact) -> None:
-        """Pays for the verdicts about a version, takes its reference from the site's own rows, and watches it.
+    def begin_watch(self, version: int, artifact: PublishedArtifact, window_rows: int) -> None:
+        """Pays for the verdicts about a version, takes its reference from the newest rows it knows, and watches it.
+
+        A version that was trained on feedback lives in the world that the feedback came from: older rows would make that
+        world look like a drift.
 
         Raises:
             BudgetExhausted: a block cannot pay; the version is then not watched here.
@@ -84,18 +98,20 @@ class SimulatedSite:
         description = ArtifactDescription.from_bytes(artifact.description)
         profile = Profile.from_bytes(artifact.profile)
         runtime = load_runtime(description, artifact.model)
-        evaluation = self.data.evaluation()
-        rows = self.data.training().concatenate(evaluation)
+        training, evaluation = self.data.newest()
+        rows = training.concatenate(evaluation)
         reference = reference_of(profile, runtime, rows, evaluation)
-        plan = MonitorPlan.for_task(self._task, sites=self._sites, reference_rows=max(len(rows), 1))
+        plan = MonitorPlan.for_task(
+            self._task, sites=self._sites, window_rows=window_rows, reference_rows=max(len(rows), 1)
+        )
         epsilon = self._task.retraining.verdict_epsilon if self._task.privacy.private else float("inf")
         verdicts = VerdictPlan.for_profile(plan, profile, epsilon)
         charge_verdicts(self.ledger, self.data, self._config, verdicts.charge, task=self._task.name, version=version)
         self.watch.begin(version, reference, plan, verdicts)
 
-    def close_window(self) -> WatchedWindow | None:
-        """Judges the open window once it has the rows that the plan assumes."""
-        return self.watch.close_window(least_rows=self._task.feedback.sketch_rows)
+    def close_window(self, least_rows: int) -> WatchedWindow | None:
+        """Judges the open window once it has so many rows."""
+        return self.watch.close_window(least_rows=least_rows)
 
     def admit_feedback(self) -> FeedbackAdded:
         """Lets the labelled examples that have come join the site's data."""

@@ -97,7 +97,7 @@ def test_the_fingerprint_knows_rows_but_not_their_order() -> None:
 GATES = {
     "all well": (20, 0, DataGate(), ()),
     "too few rows": (9, 0, DataGate(), ("minimum-rows",)),
-    "too many skipped": (20, 2, DataGate(), ("maximum-skipped",)),
+    "too many skipped": (20, 0.1, DataGate(), ("maximum-skipped",)),
     "one class": (1, 0, DataGate(minimum_rows=1), ("all-classes",)),
     "one class, allowed": (1, 0, DataGate(minimum_rows=1, all_classes=False), ()),
     "no rows at all": (0, 0, DataGate(), ("minimum-rows", "all-classes")),
@@ -105,7 +105,7 @@ GATES = {
 
 
 @pytest.mark.parametrize(("count", "skipped", "gate", "failed"), GATES.values(), ids=GATES.keys())
-def test_the_gate(count: int, skipped: int, gate: DataGate, failed: tuple[str, ...]) -> None:
+def test_the_gate(count: int, skipped: float, gate: DataGate, failed: tuple[str, ...]) -> None:
     verdict = check_rows(some_rows([f"u{at}" for at in range(count)]), skipped, SCHEMA, gate)
     assert verdict.failed == failed
     assert verdict.admitted == (not failed)

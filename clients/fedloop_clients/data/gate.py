@@ -50,7 +50,7 @@ def stricter(task: DataGate, site: DataGate | None) -> DataGate:
     )
 
 
-def check_rows(rows: Dataset, skipped: int, schema: FeatureSchema, gate: DataGate) -> GateVerdict:
+def check_rows(rows: Dataset, skipped_share: float, schema: FeatureSchema, gate: DataGate) -> GateVerdict:
     """Judges training rows.
 
     Rules are ``minimum-rows``, ``maximum-skipped`` (share of the source's rows that could not be read),
@@ -59,14 +59,14 @@ def check_rows(rows: Dataset, skipped: int, schema: FeatureSchema, gate: DataGat
 
     Args:
         rows: training rows.
-        skipped: rows of the source that could not be read.
+        skipped_share: of the source's rows, those that could not be read.
         schema: the task's.
         gate: the task's and the site's rules together.
     """
     failed: list[str] = []
     if len(rows) < gate.minimum_rows:
         failed.append("minimum-rows")
-    if skipped > gate.maximum_skipped * (len(rows) + skipped):
+    if skipped_share > gate.maximum_skipped:
         failed.append("maximum-skipped")
     if isinstance(schema.label, ClassLabel):
         present = len(np.unique(rows.labels))

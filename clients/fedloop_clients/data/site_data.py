@@ -53,20 +53,24 @@ class SiteData:
         evaluation: rows of other units to evaluate on: block ``evaluation``.
         secret: the site's own, for fingerprints; at least 16 bytes.
         skipped: rows that the source held and that could not be read.
+        read: rows of the source that could be read, where that is more than training and evaluation rows together.
 
     Raises:
         DataError: a unit is in both parts.
         UsageError: the secret is too short.
     """
 
-    def __init__(self, training: Dataset, evaluation: Dataset, *, secret: bytes, skipped: int = 0) -> None:
+    def __init__(
+        self, training: Dataset, evaluation: Dataset, *, secret: bytes, skipped: int = 0, read: int | None = None
+    ) -> None:
         if len(secret) < 16:
             raise UsageError(f"a fingerprint secret has at least 16 bytes, not {len(secret)}.")
         self._training: dict[str, Dataset] = {ORIGINAL: training}
         self._evaluation: dict[str, Dataset] = {EVALUATION: evaluation}
         self._secret = secret
         self._admissions = 0
-        self.skipped = skipped
+        read = len(training) + len(evaluation) if read is None else read
+        self.skipped_share = skipped / max(read + skipped, 1)
         self._home = dict.fromkeys(training.units, ORIGINAL)
         both = sum(unit in self._home for unit in evaluation.units)
         if both:
@@ -110,6 +114,13 @@ class SiteData:
     def evaluation(self, choice: RowChoice = RowChoice.ALL) -> Dataset:
         """Evaluation rows of the choice."""
         return self._join(self._evaluation, self.evaluation_blocks(choice))
+
+    def newest(self) -> tuple[Dataset, Dataset]:
+        """Training and evaluation rows of the newest feedback, or the original ones when no feedback has come."""
+        training, evaluation = f"{_FEEDBACK}{self._admissions}", f"{_FEEDBACK_EVALUATION}{self._admissions}"
+        if training not in self._training or evaluation not in self._evaluation:
+            return self._training[ORIGINAL], self._evaluation[EVALUATION]
+        return self._training[training], self._evaluation[evaluation]
 
     def fingerprint(self, rows: Dataset | None = None) -> bytes:
         """Digest of these rows, of all training rows by default, keyed with the site's secret; order does not matter."""

@@ -7,7 +7,6 @@ an exception: one bad site does not stop the others.
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -26,12 +25,12 @@ from fedloop_proto.coordination.v1.coordination_pb2 import Answer, Instruction
 
 __all__ = ["Exchange", "SiteAnswer", "SiteFailure"]
 
-_MESSAGE_TYPES: Mapping[str, str] = {
-    "describe_data": DESCRIBE,
-    "collect_moments": MOMENTS,
-    "train_locally": TRAIN,
-    "sum_derivatives": TRAIN,
-    "evaluate_artifact": EVALUATE,
+_KINDS: Mapping[str, tuple[str, str]] = {  # of work: the message's type, and the field of the answer
+    "describe_data": (DESCRIBE, "data_description"),
+    "collect_moments": (MOMENTS, "moments"),
+    "train_locally": (TRAIN, "local_update"),
+    "sum_derivatives": (TRAIN, "derivatives"),
+    "evaluate_artifact": (EVALUATE, "evaluation"),
 }
 _NO_REPLY = "FL-RUN-010"
 _BROKEN_REPLY = "FL-RUN-011"
@@ -116,7 +115,7 @@ class Exchange:
         deadline = self._clock() + deadline_seconds
         arrays_digest = digest(arrays)
         record = array_record(arrays)
-        bodies: dict[str, bytes] = {}
+        results: dict[str, str] = {}
         messages = []
         for site, instruction in work.items():
             instruction.run_id = self._run_id
@@ -126,13 +125,12 @@ class Exchange:
             instruction.task_digest = self._task_digest
             instruction.arrays_digest = arrays_digest
             instruction.expires_unix = int(self._now_unix() + deadline_seconds) + 1
-            bodies[site] = instruction.SerializeToString(deterministic=True)
-            message_type = _MESSAGE_TYPES[str(instruction.WhichOneof("work"))]
+            message_type, results[site] = _KINDS[str(instruction.WhichOneof("work"))]
             messages.append(self._message(site, message_type, seal(instruction, self._key), record, deadline_seconds))
         identifiers = list(self._grid.push_messages(messages))
         waiting = dict(zip(work, identifiers, strict=True))
         for site, reply in self._replies(waiting, deadline):
-            yield self._read(site, round_number, hashlib.sha256(bodies[site]).digest(), reply)
+            yield self._read(site, round_number, results[site], reply)
         for site in waiting:
             yield SiteFailure(site, _NO_REPLY, {}, f"no answer within {deadline_seconds:g} s")
 
@@ -150,42 +148,44 @@ class Exchange:
             if not arrived:
                 time.sleep(self._poll_seconds)
 
-    def _read(self, site: str, round_number: int, body_digest: bytes, reply: Message) -> SiteAnswer | SiteFailure:
+    def _read(self, site: str, round_number: int, result: str, reply: Message) -> SiteAnswer | SiteFailure:
         if reply.has_error():
             code = reply.error.code
             return SiteFailure(site, _BROKEN_REPLY, {}, f"its client app failed (Flower error {code})")
         try:
             body, arrays = unpack(reply.content)
             answer = Answer.FromString(body)
-            self._check(site, round_number, body_digest, answer, arrays)
+            if answer.WhichOneof("result") == "refusal":  # also of an instruction that the site could not read
+                return _refused(site, answer)
+            self._check(site, round_number, result, answer, arrays)
         except DecodeError:
             return SiteFailure(site, _BROKEN_REPLY, {}, "its answer cannot be read")
         except FedloopError as error:
             return SiteFailure(site, error.code, error.wire().fields, error.message)
-        if answer.WhichOneof("result") == "refusal":
-            fields = dict(answer.refusal.fields)
-            said = ", ".join(f"{name} {value}" for name, value in sorted(fields.items()))
-            return SiteFailure(site, answer.refusal.code, fields, f"it refused{f': {said}' if said else ''}")
         return SiteAnswer(site, answer, arrays)
 
     def _check(
         self,
         site: str,
         round_number: int,
-        body_digest: bytes,
+        result: str,
         answer: Answer,
         arrays: NamedArrays,
     ) -> None:
-        """Refuses an answer to another question. One kept from an earlier attempt has that attempt's digest."""
+        """Refuses an answer to another question.
+
+        A site that was asked before answers with what it answered then, which may name an earlier attempt and the digest
+        of an instruction that expired at another time; so run, round, site and kind of work tell, not that digest.
+        """
         if (answer.run_id, answer.round, answer.site) != (self._run_id, round_number, site):
             raise UpdateRefused(
                 f"the answer is of run {answer.run_id!r}, round {answer.round}, site {answer.site!r}.",
                 reason="question",
             )
-        if answer.attempt > self._attempt or (
-            answer.attempt == self._attempt and answer.instruction_digest != body_digest
-        ):
-            raise UpdateRefused("the answer is to another instruction.", reason="question")
+        if answer.WhichOneof("result") != result:
+            raise UpdateRefused(f"the answer is no {result}.", reason="question")
+        if answer.attempt > self._attempt:
+            raise UpdateRefused("the answer is of an attempt that has not begun.", reason="question")
         if answer.arrays_digest != digest(arrays):
             raise UpdateRefused("the arrays are not those that the answer names.", reason="digest")
 
@@ -203,3 +203,9 @@ class Exchange:
 
     def _message(self, site: str, message_type: str, envelope: bytes, arrays: ArrayRecord, ttl: float) -> Message:
         return Message(pack(envelope, arrays), self._nodes[site], message_type, ttl=ttl)
+
+
+def _refused(site: str, answer: Answer) -> SiteFailure:
+    fields = dict(answer.refusal.fields)
+    said = ", ".join(f"{name} {value}" for name, value in sorted(fields.items()))
+    return SiteFailure(site, answer.refusal.code, fields, f"it refused{f': {said}' if said else ''}")
