@@ -51,9 +51,9 @@ class CovariateDrift(Strict):
     """
 
     kind: Literal["covariate"] = "covariate"
-    share: Share = 0.5
+    share: Share = 0.9
     gain: Annotated[float, Field(gt=0, le=2)] = 0.9
-    offset: Annotated[float, Field(ge=-1, le=1)] = 0.25
+    offset: Annotated[float, Field(ge=-1, le=1)] = 0.3
 
 
 class LabelDrift(Strict):
