@@ -9,10 +9,10 @@ TEST_ARGS ?=
 .PHONY: demo test check bench chaos paper proto clean
 
 demo: $(STAMP) ## Train, release, drift, retrain: the whole loop, small, with a report in demo/
-	$(BIN)/fedloop simulate breast-cancer --out demo
+	$(BIN)/fedloop simulate breast-cancer --out demo --force
 
 test: $(STAMP) ## All tests
-	$(BIN)/python -m pytest -n 2 $(TEST_ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 $(TEST_ARGS)
 
 check: $(STAMP) ## Style, types, layers, fresh generated code
 	$(BIN)/ruff check .
