@@ -1,8 +1,10 @@
 """Names in a release and the assignment document, shared by the coordinator that signs and the device that checks.
 
-A release is a TUF repository (specification 1.0). Its targets have two shapes, told apart by their number of parts:
+A release is a TUF repository (specification 1.0). Its targets have three shapes, told apart by their number of parts:
 
 - ``<task>/<version>/<kind>/<file>``: a file of an artifact, signed by the role ``task-<task>``. Listed is not assigned.
+- ``site/<site>/<task>/<version>/<kind>/<file>``: the same for a site's own devices, signed by the site alone in the role
+  ``site-<site>``.
 - ``assignments/<task>/<group>.json``: which version a group of devices runs, signed by the role ``assignments``.
 """
 
@@ -26,17 +28,22 @@ __all__ = [
     "MAXIMUM_ASSIGNMENT_BYTES",
     "PROFILE_FILE",
     "SIGNED_AT_FIELD",
+    "SITE_ROLE_PREFIX",
     "ArtifactFile",
     "Assignment",
     "artifact_path",
     "assignment_path",
     "parse_artifact_path",
+    "site_artifact_path",
+    "site_pattern",
+    "site_role",
     "task_pattern",
     "task_role",
 ]
 
 ASSIGNMENTS_ROLE = "assignments"
 ASSIGNMENTS_PATTERN = "assignments/*/*"
+SITE_ROLE_PREFIX = "site-"
 DESCRIPTION_FILE = "artifact.json"
 GOLDEN_FILE = "golden.safetensors"
 PROFILE_FILE = "profile.json"
@@ -45,6 +52,7 @@ SIGNED_AT_FIELD = "x-fedloop-signed-unix"
 """Field of the signed timestamp: seconds since 1970 at which it was signed, a floor for a device's clock."""
 
 _TASK = r"^[a-z][a-z0-9\-]{0,62}$"
+_SITE = r"^[a-z0-9][a-z0-9\-]{0,62}$"
 _GROUP = r"^[A-Za-z0-9][A-Za-z0-9_\-]{0,99}$"
 _FILES = frozenset({DESCRIPTION_FILE, "model.onnx", "model.tflite", GOLDEN_FILE, PROFILE_FILE})
 _KINDS: tuple[ExportTarget, ...] = get_args(ExportTarget)
@@ -173,6 +181,43 @@ def task_pattern(task: str) -> str:
     """
     _check_task(task)
     return f"{task}/*/*/*"
+
+
+def site_artifact_path(site: str, task: str, version: int, kind: ExportTarget, file: str) -> str:
+    """The target of one file of a site's own artifact: ``site/<site>/<task>/<version>/<kind>/<file>``.
+
+    Raises:
+        UsageError: a part is not a name that a release may hold.
+    """
+    _check_site(site)
+    return f"site/{site}/{artifact_path(task, version, kind, file)}"
+
+
+def site_role(site: str) -> str:
+    """The role that signs a site's own artifacts.
+
+    Raises:
+        UsageError: the site's name is not one that a release may hold.
+    """
+    _check_site(site)
+    return f"{SITE_ROLE_PREFIX}{site}"
+
+
+def site_pattern(site: str) -> str:
+    """The target paths that the site's role may list.
+
+    Raises:
+        UsageError: the site's name is not one that a release may hold.
+    """
+    _check_site(site)
+    return f"site/{site}/*/*/*/*"
+
+
+def _check_site(site: str) -> None:
+    if re.fullmatch(_SITE, site) is None:
+        raise UsageError(
+            f"{site!r} is not the name of a site.", hint="Use up to 63 lower-case letters, digits and '-', no path."
+        )
 
 
 def _check_task(task: str) -> None:

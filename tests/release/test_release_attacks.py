@@ -22,7 +22,8 @@ from tuf.api.exceptions import (
 from tuf.api.metadata import Metadata, MetaFile, TargetFile
 from tuf.ngclient import FetcherInterface, Updater
 
-from fedloop_core.release import Assignment, assignment_path
+from fedloop_core.errors import MetadataRefused, ReleaseError
+from fedloop_core.release import Assignment, assignment_path, site_artifact_path
 from fedloop_server.release import ReleaseRepository
 from fedloop_server.release.keys import KeyFolder
 
@@ -102,6 +103,26 @@ def test_a_revoked_version_is_gone_for_devices(released: ReleaseRepository, devi
     assert _fetch(device.updater(Mirror(released)), "heart/1/onnx-fp32/model.onnx") is not None
     released.revoke_version("heart", 1)
     assert _fetch(device.updater(Mirror(released)), "heart/1/onnx-fp32/model.onnx") is None
+
+
+def test_a_site_signs_for_its_own_devices_and_nobody_signs_for_it(
+    released: ReleaseRepository, device: Device, artifact: Any, clock: Any
+) -> None:
+    cleveland, va = CryptoSigner.generate_ed25519(), CryptoSigner.generate_ed25519()
+    released.delegate_site("cleveland", cleveland)
+    released.delegate_site("va", va)
+    path = site_artifact_path("cleveland", "heart", 7, "onnx-fp32", "model.onnx")
+    for stranger in (va, CryptoSigner.generate_ed25519()):
+        with pytest.raises(MetadataRefused):
+            released.publish_for_site("cleveland", "heart", 7, [artifact("heart", 7)], stranger)
+    with pytest.raises(ReleaseError, match="not delegated"):
+        released.publish_for_site("zurich", "heart", 7, [artifact("heart", 7)], va)
+    assert _fetch(device.updater(Mirror(released)), path) is None
+    released.publish_for_site("cleveland", "heart", 7, [artifact("heart", 7)], cleveland)
+    assert _fetch(device.updater(Mirror(released)), path) == artifact("heart", 7).model
+    assert released.listed_versions("heart") == (1, 2)
+    clock.now += 200 * 86_400
+    released.refresh_timestamp()  # renews what the coordinator may, and leaves the site's role to the site
 
 
 @dataclass
@@ -261,7 +282,9 @@ REFUSED_BY_ERROR = [
     ("content of the assignment altered", _altered_blob, WAVE, LengthOrHashMismatchError),
 ]  # fmt: skip
 
+SITES_MODEL = site_artifact_path("cleveland", "heart", 1, "onnx-fp32", "model.onnx")
 NOT_FOUND = [
+    ("task's role lists a site's model", _lists("task-heart", SITES_MODEL), SITES_MODEL),
     ("assignments role lists a model", _lists("assignments", "heart/7/onnx-fp32/model.onnx"), "heart/7/onnx-fp32/model.onnx"),
     ("task's role lists another task's model", _lists("task-bank", "heart/7/onnx-fp32/model.onnx"), "heart/7/onnx-fp32/model.onnx"),
     ("task's role lists an assignment", _lists("task-heart", assignment_path("heart", "wave-9")), assignment_path("heart", "wave-9")),

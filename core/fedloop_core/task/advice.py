@@ -21,6 +21,8 @@ def _on_privacy(task: Task) -> Iterator[str]:
     privacy = task.privacy
     if not privacy.private:
         yield "privacy.epsilon = inf: the sites' rows are not protected against what the model remembers."
+        if task.rounds.weighting == "rows":
+            yield 'rounds.weighting = "rows" tells the coordinator exactly how many rows each site has.'
         return
     if privacy.epsilon > _WEAK_EPSILON:
         yield f"privacy.epsilon = {privacy.epsilon:g} is a weak guarantee; {_WEAK_EPSILON:g} and below is usual."
@@ -33,7 +35,7 @@ def _on_privacy(task: Task) -> Iterator[str]:
     elif privacy.delta > 1e-3:
         yield f"privacy.delta = {privacy.delta:g} is high; well below one in the rows of a site is usual."
     if task.rounds.weighting == "rows":
-        yield 'rounds.weighting = "rows" tells the coordinator how many rows each site has, without noise.'
+        yield 'rounds.weighting = "rows" weighs sites by noised counts of their rows: small sites may be far off.'
 
 
 def _on_columns(task: Task) -> Iterator[str]:

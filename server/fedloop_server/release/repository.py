@@ -6,16 +6,20 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from securesystemslib.signer import Signer
+from securesystemslib.signer import CryptoSigner, Signer
 from tuf.api.metadata import DelegatedRole, Delegations, Root, TargetFile, Targets
 
 from fedloop_core.errors import AssignmentRefused, ReleaseError
 from fedloop_core.release import (
     ASSIGNMENTS_PATTERN,
     ASSIGNMENTS_ROLE,
+    SITE_ROLE_PREFIX,
     Assignment,
     artifact_path,
     parse_artifact_path,
+    site_artifact_path,
+    site_pattern,
+    site_role,
     task_pattern,
     task_role,
 )
@@ -32,8 +36,8 @@ __all__ = ["ReleaseRepository"]
 class ReleaseRepository(ServedRelease):
     """A TUF repository over a folder (``metadata/``, ``keys/``) and a blob store; one process writes, threads may share it.
 
-    ``root`` and ``targets`` have offline keys; ``targets`` delegates ``<task>/*`` to ``task-<task>`` and ``assignments/*``
-    to ``assignments``. A publication is whole: its files are written in the order of trust, bottom up, and the timestamp
+    ``root`` and ``targets`` have offline keys; ``targets`` delegates ``<task>/*`` to ``task-<task>``, ``site/<site>/*`` to
+    ``site-<site>``, whose key is the site's and not here, and ``assignments/*`` to ``assignments``. A publication is whole: its files are written in the order of trust, bottom up, and the timestamp
     last, so that a crash in between leaves the release before it. Every version of every role is kept.
 
     ``clock`` gives seconds since 1970; devices compare expiry with
@@ -118,6 +122,51 @@ class ReleaseRepository(ServedRelease):
             targets = self._moment.role("targets").signed
             _delegate(targets, role, task_pattern(task), signers, threshold)
             self._publish({role: _unsigned(Targets()), "targets": targets}, {role: signers})
+
+    def delegate_site(self, site: str, signer: CryptoSigner) -> None:
+        """Lets a site sign artifacts for its own devices, with its own key alone. One that is delegated stays as it is.
+
+        Needs the offline key of ``targets``.
+
+        Raises:
+            UsageError: the name is not that of a site.
+            StorageError: the offline key is not there, or the disk fails.
+        """
+        role = site_role(site)
+        with self._writing:
+            if role in self._moment.delegated:
+                return
+            targets = self._moment.role("targets").signed
+            _delegate(targets, role, site_pattern(site), [signer], 1)
+            self._publish({role: _unsigned(Targets()), "targets": targets}, {role: [signer]})
+
+    def publish_for_site(
+        self, site: str, task: str, version: int, artifacts: Sequence[PublishedArtifact], signer: Signer
+    ) -> None:
+        """Lists a version of a site's own, signed by the site, for its devices alone.
+
+        Raises:
+            ArtifactRefused: an artifact is not what its description says.
+            MetadataRefused: the signer is not the site's.
+            ReleaseError: the site is not delegated.
+            StorageError: the disk fails.
+        """
+        role = site_role(site)
+        files: dict[str, bytes] = {}
+        for artifact in artifacts:
+            artifact.checked(task, version)
+            for name, content in artifact.files():
+                files[site_artifact_path(site, task, version, artifact.kind, name)] = content
+        with self._writing:
+            if role not in self._moment.delegated:
+                raise ReleaseError(f"site {site} is not delegated.", hint="Delegate it first, with its own key.")
+            for content in files.values():
+                self._blobs.put(content)
+            listed = self._moment.role(role).signed
+            listed.targets.update(
+                {path: TargetFile.from_data(path, content, ["sha256"]) for path, content in files.items()}
+            )
+            self._publish({role: listed}, {role: [signer]})
 
     def publish_version(
         self,
@@ -227,7 +276,8 @@ class ReleaseRepository(ServedRelease):
             for role, delegated in (delegations.roles if delegations and delegations.roles else {}).items():
                 signed = self._moment.role(role).signed
                 left = signed.expires.timestamp() - self._clock()
-                if delegated.threshold == 1 and left < self._lifetimes.of(role).total_seconds() / 2:
+                ours = not role.startswith(SITE_ROLE_PREFIX)  # a site renews its own
+                if ours and delegated.threshold == 1 and left < self._lifetimes.of(role).total_seconds() / 2:
                     aging[role] = signed
             self._publish(aging, {})
 
