@@ -139,7 +139,7 @@ ADVICE = {
     "weak privacy": ("epsilon = 8.0", "epsilon = 50", "weak guarantee"),
     "delta guards nothing": ("delta = 1e-5", "delta = 0.2", "guards nothing at a site with 10 rows"),
     "delta high": ("delta = 1e-5", "delta = 0.01", "is high"),
-    "rows told": ("count = 10", 'count = 10\nweighting = "rows"', "tells the coordinator"),
+    "rows told": ("count = 10", 'count = 10\nweighting = "rows"', "noised counts"),
     "unit as a feature": ('# unit_column = "patient"', 'unit_column = "age"', "the model would learn it"),
     "scaling for one site": ('scaling = "range"', 'scaling = "per-site"', "cannot be released"),
     "custom model": ('kind = "mlp"', 'kind = "custom"\nfactory = "a:b"', "must be installed"),
