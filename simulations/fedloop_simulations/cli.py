@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from fedloop_core.errors import UsageError
+from fedloop_core.errors import StorageError, UsageError
 
 __all__ = ["simulate"]
 
@@ -69,6 +69,7 @@ def simulate(
     _clear(out, force)
     with ExitStack() as stack:
         progress = stack.enter_context(Progress(console))
+        progress.rows_skipped(world)
         simulation = Simulation(settings, world, progress, seed)
         stack.callback(simulation.close)
         simulation.run()
@@ -95,9 +96,16 @@ def _clear(out: Path, force: bool) -> None:
     """Makes room for a new simulation; touches nothing that is not a simulation's.
 
     Raises:
-        UsageError: the folder holds something.
+        UsageError: the folder holds something, or is none.
+        StorageError: it cannot be made.
     """
-    there = sorted(path.name for path in out.iterdir()) if out.is_dir() else []
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        there = sorted(path.name for path in out.iterdir())
+    except (FileExistsError, NotADirectoryError) as error:
+        raise UsageError(f"{out} cannot be a folder: a file is in its way.", hint="Name another --out.") from error
+    except OSError as error:
+        raise StorageError(f"{out} cannot be written: {error.strerror}.", hint="Name another --out.") from error
     strangers = [name for name in there if name not in _OURS]
     if strangers:
         raise UsageError(f"{out} holds {strangers[0]}, which no simulation wrote.", hint="Name another --out.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from types import TracebackType
 from typing import Self
 
@@ -18,8 +19,24 @@ from fedloop_server.runs.state import (
     SiteLeftOut,
     VersionRegistered,
 )
+from fedloop_simulations.data import World
 
 __all__ = ["Progress"]
+
+
+_SITES = logging.getLogger("fedloop_clients")
+
+
+class _SiteSentences(logging.Handler):
+    """What the sites log, which says more than what may leave a site; here all sites are the reader's own."""
+
+    def __init__(self, progress: Progress) -> None:
+        super().__init__(logging.WARNING)
+        self._progress = progress
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Tells it as one line."""
+        self._progress.note(record.getMessage())
 
 
 class Progress:
@@ -38,15 +55,27 @@ class Progress:
         )
         self._run: TaskID | None = None
         self._stream: TaskID | None = None
+        self._sentences = _SiteSentences(self)
 
     def __enter__(self) -> Self:
         self._bars.start()
+        _SITES.addHandler(self._sentences)
+        _SITES.propagate = False  # some libraries install a handler at the root
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        _SITES.removeHandler(self._sentences)
+        _SITES.propagate = True
         self._bars.stop()
+
+    def rows_skipped(self, world: World) -> None:
+        """Tells which sites' sources hold rows that do not fit the task, with the first of each."""
+        for site in world.sites:
+            if site.problems:
+                rows = "1 row" if site.skipped == 1 else f"{site.skipped} rows"
+                self.note(f"{site.name}: {rows} skipped; the first: {site.problems[0]}")
 
     def run_begins(self, plan: RunPlan) -> None:
         """Opens a bar over the rounds."""
@@ -91,4 +120,4 @@ class Progress:
 
     def note(self, text: str) -> None:
         """Prints a line above the bars."""
-        self._console.print(f"  {text}", highlight=False, markup=False)
+        self._console.print(f"  {text}", highlight=False, markup=False, soft_wrap=True)

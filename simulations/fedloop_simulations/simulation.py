@@ -133,7 +133,7 @@ class Simulation:
             state = self.coordinator.run(plan, endpoints, self._progress.run_event)
         self._progress.run_ends()
         if state.failure is not None:
-            raise RunError(f"run {plan.run_id} failed: {state.failure.code}, {state.failure.reason}")
+            raise RunError(f"{plan.run_id} failed ({state.failure.code}): {state.failure.reason}")
         self.story.runs.append(RunTold(plan.run_id, state, self._held_out(plan)))
         return state
 

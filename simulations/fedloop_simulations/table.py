@@ -74,7 +74,7 @@ def _sentences(summary: Summary) -> Iterable[str]:
     drift = summary.drift
     if drift.detected:
         yield f"Drift was told by {drift.detected_by} at tick {drift.detected_at_tick}."
-    elif drift.kind != "none":
+    elif drift.injected_at_tick is not None:
         yield "The injected drift was not told by any site."
     if summary.devices:
         newest = max((device.version or 0 for device in summary.devices), default=0)

@@ -11,6 +11,7 @@ from fedloop_core.errors import PrivacyParameterInvalid, TaskUnreadable, UsageEr
 from fedloop_core.task import Task
 from fedloop_core.task.presets import load_preset, preset_names
 from fedloop_core.task.reader import read_task
+from fedloop_core.task.words import mistakes_of
 
 __all__ = ["chosen_task"]
 
@@ -27,7 +28,7 @@ def chosen_task(
     Raises:
         TaskUnreadable: there is neither.
         TaskInvalid: the file has mistakes.
-        PrivacyParameterInvalid: an epsilon that guards nothing.
+        PrivacyParameterInvalid: an epsilon that guards nothing, or one that scaling per site would break.
         UsageError: another change that the task does not allow.
     """
     if name in preset_names():
@@ -51,8 +52,14 @@ def chosen_task(
     if scaling is not None:
         document["preprocessing"]["scaling"] = scaling
     try:
-        return Task.model_validate(document, strict=False)
+        changed = Task.model_validate(document, strict=False)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"])) or "the task"
-        raise UsageError(f"{where}: {first['msg']}.", hint="Change the option, or the task.") from error
+        first, *_ = mistakes_of(error.errors(), document, Task)
+        raise UsageError(first.text, hint="Change the option, or the task.") from error
+    if changed.privacy.private and changed.preprocessing.scaling == "per-site":
+        raise PrivacyParameterInvalid(
+            f"scaling per site reads every row without noise, which privacy at epsilon {changed.privacy.epsilon:g} excludes.",
+            hint="Add --epsilon inf, or scale by range or federated.",
+            parameter="scaling",
+        )
+    return changed

@@ -68,7 +68,7 @@ def test_a_shift_repeats_by_its_seed_and_leaves_the_rows_given_alone(kind: Drift
 
 def test_recalibration_moves_its_share_of_the_features_inside_the_ranges_and_no_label() -> None:
     given = world()
-    shifted = apply(CovariateDrift(share=0.5), given, SCHEMA, 1)
+    shifted = apply(CovariateDrift(share=0.5, gain=0.9, offset=0.25), given, SCHEMA, 1)
     before, after = (rows.inputs[NUMERIC].astype(np.float64) for rows in (given, shifted))
     moved = [not np.array_equal(before[:, at], after[:, at], equal_nan=True) for at in range(8)]
     assert sum(moved) == 4
