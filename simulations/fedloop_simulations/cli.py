@@ -18,38 +18,45 @@ _OURS = ("coordinator", "sites", "devices", "summary.json", "report.html")
 
 
 def simulate(
-    task: Annotated[
-        str, typer.Argument(help="A preset (breast-cancer, digits, heart) or a task.toml.")
-    ] = "breast-cancer",
+    task: Annotated[str, typer.Argument(help="A preset or a task file.")] = "breast-cancer",
     sites: Annotated[
-        int | None, typer.Option(help="Sites to divide the rows over. [default: 3, or as the data say]")
+        int | None, typer.Option(help="Sites to divide the rows over.", show_default="3, or as the data say")
     ] = None,
     devices: Annotated[int, typer.Option(min=1, help="Edge devices, spread over the sites.")] = 6,
-    rounds: Annotated[int | None, typer.Option(help="Rounds of training. [default: the task's]")] = None,
+    rounds: Annotated[int | None, typer.Option(help="Rounds of training in a run.", show_default="the task's")] = None,
     epsilon: Annotated[
-        float | None, typer.Option(help="Privacy of one run; inf trains without. [default: the task's]")
+        float | None, typer.Option(help="Privacy of one run; inf trains without.", show_default="the task's")
     ] = None,
     budget: Annotated[
-        float | None, typer.Option(help="Epsilon of a site's rows for life. [default: 2.5 times that of a run]")
+        float | None,
+        typer.Option(help="Epsilon that a site's rows may spend for life.", show_default="2.5 times that of a run"),
     ] = None,
     scaling: Annotated[
-        Literal["range", "federated", "per-site"] | None, typer.Option(help="Scaling. [default: the task's]")
+        Literal["range", "federated", "per-site"] | None,
+        typer.Option(help="Where the scaling of numeric features comes from.", show_default="the task's"),
     ] = None,
     drift: Annotated[
-        Literal["covariate", "label", "concept", "none"], typer.Option(help="How the world changes.")
+        Literal["covariate", "label", "concept", "none"],
+        typer.Option(help="How the world changes once version 1 serves."),
     ] = "covariate",
     seed: Annotated[
-        int | None, typer.Option(help="Repeat a simulation; its noise then proves nothing. [default: none]")
+        int | None,
+        typer.Option(help="Make the run repeatable. Its noise can then be guessed: it says private: false."),
     ] = None,
     data: Annotated[
         Path | None, typer.Option(help="A folder with one CSV for each site, one CSV, or the four hospitals' files.")
     ] = None,
-    out: Annotated[Path, typer.Option(help="Where everything is written.")] = Path("runs/simulation"),
+    out: Annotated[Path, typer.Option(help="Folder for report.html, summary.json and all that the parts store.")] = (
+        Path("runs/simulation")
+    ),
     force: Annotated[bool, typer.Option("--force", help="Replace an earlier simulation in --out.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Download the four hospitals' files without asking.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print summary.json instead of a table.")] = False,
 ) -> None:
-    """Rehearse the whole loop on this machine: train, release, drift, retrain."""
+    """Rehearse the whole loop on this machine: train, release, drift, retrain.
+
+    TASK is a preset (breast-cancer, digits, heart) or the path of a task.toml.
+    """
     # Heavy imports stay in here: `fedloop --help` must not wait for torch.
     from rich.console import Console
 

@@ -28,7 +28,7 @@ def _sites(summary: Summary) -> Table:
     table = Table(title="Sites", title_justify="left")
     for name, justify in (("site", "left"), ("rows", "right"), ("feedback", "right"), ("held-out accuracy", "right")):
         table.add_column(name, justify=justify)  # type: ignore[arg-type]
-    table.add_column("epsilon spent of budget", justify="right")
+    table.add_column("epsilon of training rows", justify="right")
     held_out = summary.runs[0].held_out if summary.runs else {}
     for site in summary.sites:
         own = f"{held_out[site.name]:.3f}" if site.name in held_out else "-"
@@ -41,7 +41,8 @@ def _sites(summary: Summary) -> Table:
 
 
 def _versions(summary: Summary) -> Table:
-    table = Table(title="Versions, as measured at the sites", title_justify="left")
+    noise = " (with noise for privacy)" if summary.epsilon is not None else ""
+    table = Table(title=f"Versions, as measured at the sites{noise}", title_justify="left")
     for name in ("version", "artifact", "bytes", "accuracy", "agrees with float"):
         table.add_column(name, justify="left" if name == "artifact" else "right")
     for version in summary.versions:
