@@ -409,7 +409,7 @@ class PredictionUnknown(DeviceError):
 class HubBusy(DeviceError):
     """All of the hub's streams are taken: the same call may work later."""
 
-    code = "FL-EDGE-010"
+    code = "FL-EDGE-011"
 
 
 class StorageError(FedloopError):
