@@ -8,22 +8,27 @@ from fedloop_clients.privacy.ledger import Ledger
 from fedloop_clients.privacy.planning import Ceiling, plan_run
 from fedloop_clients.training.rows import UnitIndex
 from fedloop_core.task.document import Task
+from fedloop_core.task.evaluations import planned_evaluations
 
 __all__ = ["affords_run"]
 
 
 def affords_run(task: Task, data: SiteData, ledger: Ledger) -> bool:
-    """Whether every training block holds what all rounds, statistics and counts of one run would charge.
+    """Whether every block holds what one run would charge to it.
+
+    To training blocks, that is all rounds, statistics and counts; to evaluation blocks, all evaluations: without them a
+    version could be trained and not be judged.
 
     Raises:
         PrivacyParameterInvalid: no noise is enough for these rows.
     """
+    training, evaluation = data.training_blocks, data.evaluation_blocks()
     if not task.privacy.private:
-        return all(ledger.headroom(block) is None for block in data.training_blocks)
-    rooms = [room for block in data.training_blocks if (room := ledger.headroom(block)) is not None]
+        return all(ledger.headroom(block) is None for block in (*training, *evaluation))
+    rooms = [room for block in training if (room := ledger.headroom(block)) is not None]
     units = len(UnitIndex.of(data.training().units))
     plan = plan_run(task, units, task.rounds.count, ceilings=tuple(Ceiling(order, left) for order, left in rooms))
-    return all(
-        sum(rdp_at(charge, order) for charge in (*plan.others, *[plan.round] * task.rounds.count)) <= left
-        for order, left in rooms
+    rounds = (*plan.others, *[plan.round] * task.rounds.count)
+    return all(sum(rdp_at(charge, order) for charge in rounds) <= left for order, left in rooms) and all(
+        ledger.runs_left(block, plan.evaluation) >= planned_evaluations(task) for block in evaluation
     )
