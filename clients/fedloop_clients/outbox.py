@@ -6,7 +6,6 @@ bound the disk; their keys stay, so that a replayed question is refused instead 
 
 from __future__ import annotations
 
-import json
 import os
 import sqlite3
 from collections import deque
@@ -16,14 +15,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedloop_clients.endpoint import Reply
-from fedloop_core.arrays import arrays_from_bytes, arrays_to_bytes
+from fedloop_core.arrays import PackedArrays, pack_arrays, unpack_arrays
 from fedloop_core.errors import EnvelopeRefused, StorageError
 
 __all__ = ["KnownRun", "Outbox"]
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS answer (
-    sequence INTEGER PRIMARY KEY, key BLOB NOT NULL UNIQUE, body BLOB, names TEXT, arrays BLOB
+    sequence INTEGER PRIMARY KEY, key BLOB NOT NULL UNIQUE, body BLOB, layout TEXT, arrays BLOB
 ) STRICT;
 CREATE TABLE IF NOT EXISTS run (
     run_id TEXT PRIMARY KEY, attempt INTEGER NOT NULL, task BLOB NOT NULL, rows_said INTEGER NOT NULL
@@ -79,35 +78,35 @@ class Outbox:
             EnvelopeRefused: it was, so long ago that the answer is no longer kept.
         """
         with self._storage_errors():
-            row = self._connection.execute("SELECT body, names, arrays FROM answer WHERE key = ?", (key,)).fetchone()
+            row = self._connection.execute("SELECT body, layout, arrays FROM answer WHERE key = ?", (key,)).fetchone()
         if row is None:
             return None
-        body, names, arrays = row
+        body, layout, arrays = row
         if body is None:
             raise EnvelopeRefused(
                 "a question was replayed whose answer is no longer kept.",
                 hint="Start a new run.",
                 reason="replayed",
             )
-        return Reply(body, arrays_from_bytes(arrays, tuple(json.loads(names))) if arrays else {})
+        return Reply(body, unpack_arrays(PackedArrays(layout, arrays)))
 
     def store(self, key: bytes, reply: Reply) -> None:
         """Keeps an answer; it is on the disk before this returns."""
-        arrays = arrays_to_bytes(reply.arrays) if reply.arrays else b""
+        packed = pack_arrays(reply.arrays)
+        row = (key, reply.answer, packed.layout, packed.content)
+        size = len(reply.answer) + len(packed.content)
         with self._storage_errors():
+            if len(self._kept) < self._keep_answers and self._bytes + size <= self._keep_bytes:
+                self._insert(row, size)  # nothing to drop: one statement is a transaction by itself
+                return
             self._connection.execute("BEGIN IMMEDIATE")
             try:
-                cursor = self._connection.execute(
-                    "INSERT INTO answer (key, body, names, arrays) VALUES (?, ?, ?, ?)",
-                    (key, reply.answer, json.dumps(list(reply.arrays)), arrays),
-                )
-                self._kept.append((cursor.lastrowid or 0, len(reply.answer) + len(arrays)))
-                self._bytes += self._kept[-1][1]
+                self._insert(row, size)
                 while len(self._kept) > 1 and (len(self._kept) > self._keep_answers or self._bytes > self._keep_bytes):
-                    sequence, size = self._kept.popleft()
-                    self._bytes -= size
+                    sequence, dropped = self._kept.popleft()
+                    self._bytes -= dropped
                     self._connection.execute(
-                        "UPDATE answer SET body = NULL, names = NULL, arrays = NULL WHERE sequence = ?", (sequence,)
+                        "UPDATE answer SET body = NULL, layout = NULL, arrays = NULL WHERE sequence = ?", (sequence,)
                     )
                 self._connection.execute("COMMIT")
             finally:
@@ -133,6 +132,11 @@ class Outbox:
     def close(self) -> None:
         """Closes the file; the outbox cannot be used afterwards."""
         self._connection.close()
+
+    def _insert(self, row: tuple[bytes, bytes, str, bytes], size: int) -> None:
+        cursor = self._connection.execute("INSERT INTO answer (key, body, layout, arrays) VALUES (?, ?, ?, ?)", row)
+        self._kept.append((cursor.lastrowid or 0, size))
+        self._bytes += size
 
     @contextmanager
     def _storage_errors(self) -> Iterator[None]:

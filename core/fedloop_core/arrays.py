@@ -6,20 +6,41 @@ Order matters: it is the model's own order of parameters, and a reply in another
 from __future__ import annotations
 
 import hashlib
+import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Self
+from functools import lru_cache
+from typing import Annotated, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field, TypeAdapter, ValidationError
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from fedloop_core.errors import StorageError, UpdateRefused
 
-__all__ = ["ArraySpec", "NamedArrays", "arrays_from_bytes", "arrays_to_bytes", "digest"]
+__all__ = [
+    "ArraySpec",
+    "NamedArrays",
+    "PackedArrays",
+    "arrays_from_bytes",
+    "arrays_to_bytes",
+    "digest",
+    "pack_arrays",
+    "unpack_arrays",
+]
 
 NamedArrays = Mapping[str, NDArray[np.generic]]
+
+_ALIGNED = 8  # bytes: every array of a pack begins at a multiple, so that a view of it is an aligned array
+_PACKED = {np.dtype(name): name for name in ("float32", "float64", "int64", "int32", "uint8")}
+_DTYPES = {name: dtype for dtype, name in _PACKED.items()}
+_MOST_VALUES = 2**40  # of one array, sides of 0 counted as 1: numpy itself takes such a shape
+_Side = Annotated[int, Field(ge=0, le=_MOST_VALUES, strict=True)]
+_Shape = Annotated[tuple[_Side, ...], Field(max_length=16)]
+_LAYOUT = TypeAdapter(tuple[tuple[str, Literal["float32", "float64", "int64", "int32", "uint8"], _Shape], ...])
 
 
 def digest(arrays: NamedArrays) -> bytes:
@@ -30,6 +51,73 @@ def digest(arrays: NamedArrays) -> bytes:
         state.update(header.encode())
         state.update(np.ascontiguousarray(array).data)
     return state.digest()
+
+
+@dataclass(frozen=True)
+class PackedArrays:
+    """Arrays as they travel and as an outbox keeps them, in their order and without a copy when read.
+
+    ``layout`` is JSON: ``[name, dtype, shape]`` of each array in order; ``content`` their little-endian bytes, each
+    padded with zeros to a multiple of 8.
+    """
+
+    layout: str
+    content: bytes
+
+
+def pack_arrays(arrays: NamedArrays) -> PackedArrays:
+    """Packs arrays of the dtypes float32, float64, int64, int32 and uint8.
+
+    Raises:
+        KeyError: an array has another dtype.
+    """
+    layout = _layout(tuple((name, array.dtype, array.shape) for name, array in arrays.items()))
+    parts: list[bytes | memoryview] = []
+    for array in arrays.values():
+        parts.append(np.ascontiguousarray(array).data)
+        if array.nbytes % _ALIGNED:
+            parts.append(bytes(-array.nbytes % _ALIGNED))
+    return PackedArrays(layout, b"".join(parts))
+
+
+def unpack_arrays(packed: PackedArrays) -> dict[str, NDArray[np.generic]]:
+    """The arrays, as read-only views.
+
+    Raises:
+        UpdateRefused: the layout is none, or the content has another length.
+    """
+    places, length = _places(packed.layout)
+    if len(packed.content) != length:
+        raise UpdateRefused(f"arrays have {len(packed.content)} bytes; their layout needs {length}.", reason="shape")
+    return {
+        name: np.frombuffer(packed.content, dtype, count, start).reshape(shape)
+        for name, dtype, shape, count, start in places
+    }
+
+
+@lru_cache(maxsize=64)
+def _layout(signature: tuple[tuple[str, np.dtype[np.generic], tuple[int, ...]], ...]) -> str:
+    return json.dumps([[name, _PACKED[dtype], shape] for name, dtype, shape in signature], separators=(",", ":"))
+
+
+@lru_cache(maxsize=64)
+def _places(layout: str) -> tuple[tuple[tuple[str, np.dtype[np.generic], tuple[int, ...], int, int], ...], int]:
+    """Name, dtype, shape, number of values and first byte of each array, and the length of all."""
+    try:
+        entries = _LAYOUT.validate_json(layout)
+    except ValidationError as error:
+        raise UpdateRefused("arrays have no readable layout.", reason="format") from error
+    if len({name for name, _, _ in entries}) != len(entries):
+        raise UpdateRefused("two arrays have one name.", reason="names")
+    places, start = [], 0
+    for name, dtype_name, shape in entries:
+        dtype, count = _DTYPES[dtype_name], math.prod(shape)
+        if math.prod(max(side, 1) for side in shape) > _MOST_VALUES:
+            raise UpdateRefused(f"array {name} has shape {shape}.", reason="shape")
+        places.append((name, dtype, shape, count, start))
+        start += count * dtype.itemsize
+        start += -start % _ALIGNED
+    return tuple(places), start
 
 
 def arrays_to_bytes(arrays: NamedArrays) -> bytes:

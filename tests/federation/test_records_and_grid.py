@@ -21,7 +21,7 @@ DTYPES = st.sampled_from(["float32", "float64", "int64", "int32", "uint8"])
     body=st.binary(max_size=200),
     arrays=st.dictionaries(
         st.text(st.characters(min_codepoint=97, max_codepoint=122), min_size=1, max_size=8),
-        DTYPES.flatmap(lambda d: hnp.arrays(d, hnp.array_shapes(min_dims=0, max_dims=3, max_side=4))),
+        DTYPES.flatmap(lambda d: hnp.arrays(d, hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=4))),
         max_size=4,
     ),
 )
@@ -35,18 +35,29 @@ def test_what_is_packed_is_unpacked_to_the_bit_and_in_order(body: bytes, arrays:
         assert back[name].tobytes() == array.tobytes()
 
 
+def raw(content: bytes, stype: str = "fedloop.raw") -> Array:
+    return Array("uint8", (len(content),), stype, content)
+
+
 @pytest.mark.parametrize(
-    ("what", "array"),
+    ("what", "arrays"),
     [
-        ("numpy's own format, which a peer might pickle", Array(np.zeros(2, np.float32))),
-        ("an object dtype", Array("object", (1,), "fedloop.raw", b"12345678")),
-        ("fewer bytes than the shape needs", Array("float32", (3,), "fedloop.raw", b"1234")),
-        ("more bytes than the shape needs", Array("float32", (1,), "fedloop.raw", b"12345678")),
-        ("negative sides", Array("float32", (-1, -1), "fedloop.raw", b"1234")),
+        ("numpy's own format, which a peer might pickle", {"x": Array(np.zeros(2, np.float32))}),
+        ("another kind under a good layout", {'[["x","uint8",[8]]]': raw(bytes(8), "numpy.ndarray")}),
+        ("two arrays", {'[["x","uint8",[8]]]': raw(bytes(8)), '[["y","uint8",[8]]]': raw(bytes(8))}),
+        ("no layout", {"x": raw(bytes(8))}),
+        ("an object dtype", {'[["x","object",[1]]]': raw(bytes(8))}),
+        ("a name twice", {'[["x","uint8",[8]],["x","uint8",[8]]]': raw(bytes(16))}),
+        ("fewer bytes than the shape needs", {'[["x","float32",[3]]]': raw(bytes(8))}),
+        ("more bytes than the shape needs", {'[["x","float32",[1]]]': raw(bytes(16))}),
+        ("negative sides", {'[["x","float32",[-1,-1]]]': raw(bytes(8))}),
+        ("sides that are no numbers", {'[["x","uint8",[true]]]': raw(bytes(8))}),
+        ("more sides than numpy has", {f'[["x","uint8",{[1] * 65}]]': raw(bytes(8))}),
+        ("a shape beyond the address space", {'[["x","uint8",[0,1099511627776,1099511627776]]]': raw(b"")}),
     ],
 )
-def test_arrays_that_are_not_ours_are_refused(what: str, array: Array) -> None:
-    records: dict[str, Any] = {"fedloop": ConfigRecord({"body": b""}), "arrays": ArrayRecord({"x": array})}
+def test_arrays_that_are_not_ours_are_refused(what: str, arrays: dict[str, Array]) -> None:
+    records: dict[str, Any] = {"fedloop": ConfigRecord({"body": b""}), "arrays": ArrayRecord(arrays)}
     with pytest.raises(UpdateRefused):
         unpack(RecordDict(records))
 

@@ -212,8 +212,15 @@ class Ledger:
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
-        """Alone with the file, with everything read that other processes wrote; an error leaves it as it was."""
+        """Alone with the file, with everything read that other processes wrote; an error leaves it as it was.
+
+        The body appends one entry at most. In memory, where nobody else writes, that one statement is the transaction.
+        """
         with self._lock, self._storage_errors():
+            if not self._shared:
+                self._catch_up()
+                yield
+                return
             self._connection.execute("BEGIN IMMEDIATE")
             durable: Head | None = None
             try:

@@ -1,18 +1,18 @@
 """Questions and answers as Flower records.
 
-A message carries one config record with one field of bytes (an Envelope or an Answer) and, when there are any, one array
-record. Arrays are raw little-endian bytes (``stype`` "fedloop.raw"): reading them copies nothing and unpickles nothing.
+A message carries one config record with one field of bytes (an Envelope or an Answer) and, when there are any arrays, one
+array record. It holds all of them in one raw array of bytes (``stype`` "fedloop.raw") whose name is their layout (see
+``fedloop_core.arrays.PackedArrays``): reading copies nothing and unpickles nothing, and a model of many layers is one object
+to Flower.
 """
 
 from __future__ import annotations
-
-import math
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from numpy.typing import NDArray
 
-from fedloop_core.arrays import NamedArrays
+from fedloop_core.arrays import NamedArrays, PackedArrays, pack_arrays, unpack_arrays
 from fedloop_core.errors import UpdateRefused
 
 __all__ = [
@@ -38,15 +38,14 @@ _CONFIG = "fedloop"
 _BODY = "body"
 _ARRAYS = "arrays"
 _RAW = "fedloop.raw"
-_NAMES = {np.dtype(name): name for name in ("float32", "float64", "int64", "int32", "uint8")}
-_DTYPES = {name: dtype for dtype, name in _NAMES.items()}
 
 
 def array_record(arrays: NamedArrays) -> ArrayRecord:
     """Arrays as a record; one record may ride in many messages, none of which may change it."""
     record = ArrayRecord()
-    for name, array in arrays.items():
-        record[name] = Array(_NAMES[array.dtype], array.shape, _RAW, np.ascontiguousarray(array).tobytes())
+    if arrays:
+        packed = pack_arrays(arrays)
+        record[packed.layout] = Array("uint8", (len(packed.content),), _RAW, packed.content)
     return record
 
 
@@ -70,14 +69,11 @@ def unpack(records: RecordDict) -> tuple[bytes, dict[str, NDArray[np.generic]]]:
     if not isinstance(body, bytes):
         raise UpdateRefused("a message carries no fedloop record.", reason="format")
     record = records.get(_ARRAYS)
-    arrays = {name: _view(name, array) for name, array in record.items()} if isinstance(record, ArrayRecord) else {}
-    return body, arrays
+    return body, _arrays(record) if isinstance(record, ArrayRecord) and record else {}
 
 
-def _view(name: str, array: Array) -> NDArray[np.generic]:
-    dtype = _DTYPES.get(array.dtype)
-    if array.stype != _RAW or dtype is None:
-        raise UpdateRefused(f"array {name} is of kind {array.stype} {array.dtype}.", reason="format")
-    if any(side < 0 for side in array.shape) or len(array.data) != math.prod(array.shape) * dtype.itemsize:
-        raise UpdateRefused(f"array {name} has {len(array.data)} bytes for shape {array.shape}.", reason="shape")
-    return np.frombuffer(array.data, dtype=dtype).reshape(array.shape)
+def _arrays(record: ArrayRecord) -> dict[str, NDArray[np.generic]]:
+    (layout, array), *others = record.items()
+    if others or array.stype != _RAW:
+        raise UpdateRefused(f"arrays are of kind {array.stype} in {1 + len(others)} parts.", reason="format")
+    return unpack_arrays(PackedArrays(layout, array.data))

@@ -62,7 +62,10 @@ class FixedPointSum:
         for total, array in zip(self._sums, arrays.values(), strict=True):
             scaled = array.astype(np.float64)
             scaled *= self._scale
-            total += np.rint(scaled, out=scaled).astype(np.int64) * weight
+            whole = np.rint(scaled, out=scaled).astype(np.int64)
+            if weight != 1:
+                whole *= weight
+            total += whole
         self.weight += weight
 
     def sum(self) -> dict[str, NDArray[np.float64]]:
