@@ -44,7 +44,7 @@ _EXTRAS: Mapping[str, str] = {
 }
 
 
-class LayerCommands(TyperGroup):
+class _LayerCommands(TyperGroup):
     """Commands of all installed layers; each layer is imported when it is needed."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
@@ -73,7 +73,7 @@ class LayerCommands(TyperGroup):
         return entry.name, _load(entry), args[1:]
 
 
-root = typer.Typer(cls=LayerCommands, no_args_is_help=True, add_completion=False)
+root = typer.Typer(cls=_LayerCommands, no_args_is_help=True, add_completion=False)
 
 
 def _print_version(wanted: bool) -> None:

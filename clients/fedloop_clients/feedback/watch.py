@@ -25,7 +25,7 @@ from fedloop_core.task.document import Task
 from fedloop_edge.agent.runtimes import Runtime
 from fedloop_edge.hub import ReceivedExample, ReceivedSketch, ReceivedStatus
 
-__all__ = ["SiteWatch", "WatchedWindow", "reference_of"]
+__all__ = ["SiteWatch", "StatusObserver", "WatchedWindow", "reference_of"]
 
 StatusObserver = Callable[[str, ReceivedStatus], None]
 

@@ -15,7 +15,7 @@ from fedloop_core.task.presets import preset_names, preset_text, starter_text
 from fedloop_core.task.reader import parse_task, read_task
 from fedloop_core.task.summary import describe
 
-__all__ = ["commands"]
+__all__ = ["check", "commands", "init", "schema"]
 
 commands = typer.Typer(no_args_is_help=True, suggest_commands=False, add_completion=False)
 

@@ -28,6 +28,7 @@ from fedloop_core.strict import Misfit, Place, Strict
 __all__ = [
     "CnnModel",
     "CustomModel",
+    "DataGate",
     "Export",
     "ExportTarget",
     "FederatedAveraging",
@@ -39,12 +40,14 @@ __all__ = [
     "NewtonRaphson",
     "Preprocessing",
     "Privacy",
+    "QualityGate",
     "Retraining",
     "Rollout",
     "Rounds",
     "SignalCnnModel",
     "Task",
     "Training",
+    "UpdateGate",
 ]
 
 Fraction = Annotated[float, Field(ge=0, le=1)]

@@ -18,7 +18,7 @@ from fedloop_server.rollout.machine import Step, advance, plan
 from fedloop_server.rollout.state import Action, AssignGroup, Event, Phase, RolloutState, Tick
 from fedloop_server.rollout.waves import wave_groups
 
-__all__ = ["RolloutController"]
+__all__ = ["RolloutController", "RolloutRecord"]
 
 
 class RolloutRecord(Strict):

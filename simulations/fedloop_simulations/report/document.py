@@ -22,7 +22,7 @@ from fedloop_simulations.report.tables import (
     stream_table,
 )
 
-__all__ = ["render_report", "write_report"]
+__all__ = ["Section", "Tile", "render_report", "write_report"]
 
 
 @dataclass(frozen=True)
