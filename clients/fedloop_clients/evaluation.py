@@ -12,10 +12,12 @@ from fedloop_clients.privacy.mechanisms import noised_counts
 from fedloop_core.dataset import Dataset
 from fedloop_core.noise import NoiseSource
 from fedloop_core.schema import ClassLabel, Label, RegressionLabel, SurvivalLabel
+from fedloop_proto.coordination.v1.coordination_pb2 import Evaluation, PairSums
 
 __all__ = ["Scores", "exact_scores", "noised_scores", "one_row_per_unit"]
 
 _STEPS = 1000  # an error as a share of the label's range is counted in thousandths, so that noise is on whole numbers
+_ROWS_AT_ONCE = 1024
 
 
 @dataclass(frozen=True)
@@ -23,8 +25,9 @@ class Scores:
     """What an evaluation found over ``total`` rows.
 
     Classes: ``correct`` rows and the sum of cross-entropies. A regression: sums of absolute and squared errors, in the
-    label's unit. Survival: concordant and comparable pairs as ``correct`` and ``total`` (Harrell 1982). Noised scores
-    may be negative and have no loss; ``noise_scale`` is that of each count.
+    label's unit. Survival: concordant and comparable pairs as ``correct`` and ``total`` (Harrell 1982), and how they are
+    spread over rows. Noised scores may be negative and have no loss; ``noise_scale`` is that of each of the sums that
+    were noised: see ``noised_scores``.
     """
 
     correct: float
@@ -33,13 +36,28 @@ class Scores:
     absolute_error_sum: float = 0.0
     squared_error_sum: float = 0.0
     noise_scale: float = 0.0
+    pairs: PairSums | None = None
+
+    def message(self) -> Evaluation:
+        """As a site answers them."""
+        return Evaluation(
+            present=True,
+            correct=self.correct,
+            total=self.total,
+            loss_sum=self.loss_sum,
+            noised=self.noise_scale > 0,
+            noise_scale=self.noise_scale,
+            absolute_error_sum=self.absolute_error_sum,
+            squared_error_sum=self.squared_error_sum,
+            pairs=self.pairs,
+        )
 
 
 def exact_scores(label: Label, outputs: NDArray[np.float32], labels: NDArray[np.generic]) -> Scores:
     """Scores of a model's outputs, float32 ``[rows, outputs]``.
 
     A row whose outputs are not finite counts as wrong, with the loss of a uniform guess; in a regression, with the
-    greatest error that the label's range allows.
+    greatest error that counts: the label's range.
     """
     finite = np.asarray(np.isfinite(outputs).all(axis=1), dtype=np.bool_)
     match label:
@@ -66,9 +84,10 @@ def noised_scores(
 ) -> Scores:
     """Scores under discrete Laplace noise: ``epsilon``-differentially private for adding or removing one row.
 
-    Classes: one row moves exactly one of the two counts, right and wrong, by 1. A regression: it moves the number of
-    rows by 1 and each sum of errors by at most the label's range; the three share epsilon equally. Every unit may have
-    one row here: see ``one_row_per_unit``.
+    Classes: one row moves exactly one of the two counts, right and wrong, by 1. A regression: with s its error as a share
+    of the label's range, it adds ``s^2``, ``s - s^2`` and ``1 - s`` to three sums; these are not negative and 1 together,
+    so that the three have no more sensitivity than one count, and rows, errors and squares are sums of them. Every unit
+    may have one row here: see ``one_row_per_unit``.
 
     Args:
         label: classes or a regression.
@@ -84,18 +103,17 @@ def noised_scores(
     if not isinstance(label, RegressionLabel):
         raise TypeError("survival tasks are never private")
     width = 2 * _reach(label)
-    share = np.minimum(_errors(label, outputs, labels) / width, 1.0)
-    third = epsilon / 3
-    (rows,) = noised_counts((len(labels),), 1 / third, noise)
-    sums = (int(np.rint(share * _STEPS).sum()), int(np.rint(np.square(share) * _STEPS).sum()))
-    (absolute,) = noised_counts(sums[:1], _STEPS / third, noise)
-    (squared,) = noised_counts(sums[1:], _STEPS / third, noise)
+    share = _errors(label, outputs, labels) / width
+    errors, squares = (np.rint(part * _STEPS).astype(np.int64) for part in (share, np.square(share)))
+    parts = (squares, errors - squares, _STEPS - errors)
+    released = noised_counts([int(part.sum()) for part in parts], _STEPS / epsilon, noise)
+    squared, rest, good = (part / _STEPS for part in released)
     return Scores(
         0.0,
-        float(rows),
-        absolute_error_sum=absolute / _STEPS * width,
-        squared_error_sum=squared / _STEPS * width**2,
-        noise_scale=1 / third,
+        squared + rest + good,
+        absolute_error_sum=(squared + rest) * width,
+        squared_error_sum=squared * width**2,
+        noise_scale=1 / epsilon,
     )
 
 
@@ -110,14 +128,28 @@ def _reach(label: RegressionLabel) -> float:
 
 
 def _errors(label: RegressionLabel, outputs: NDArray[np.float32], labels: NDArray[np.generic]) -> NDArray[np.float64]:
+    """Absolute errors, none above the label's range: one row of a bad model moves a sum no further."""
     low, high = label.range
     error = np.abs(outputs[:, 0].astype(np.float64) - np.clip(labels.astype(np.float64), low, high))
-    return np.where(np.isfinite(error), error, high - low)
+    return np.minimum(np.where(np.isfinite(error), error, np.inf), high - low)
 
 
 def _concordance(hazards: NDArray[np.generic], labels: NDArray[np.generic]) -> Scores:
+    """Pairs in which one row's event was seen before the other's time; ties of hazards count half."""
     time, event = labels[:, 0].astype(np.float64), labels[:, 1].astype(np.float64) > 0
-    hazard = hazards.astype(np.float64)
-    comparable = event[:, None] & (time[:, None] < time[None, :])
-    pairs = np.sign(hazard[:, None] - hazard[None, :])[comparable]
-    return Scores(float((pairs > 0).sum() + 0.5 * (pairs == 0).sum()), float(len(pairs)))
+    hazard, rows = hazards.astype(np.float64), len(labels)
+    right, of = np.zeros(rows), np.zeros(rows)  # pairs that each row is in
+    for start in range(0, rows, _ROWS_AT_ONCE):  # memory for some rows against all, never for all against all
+        some = slice(start, start + _ROWS_AT_ONCE)
+        comparable = (event[some, None] & (time[some, None] < time[None, :])).astype(np.float64)
+        concordant = comparable * (0.5 + 0.5 * np.sign(hazard[some, None] - hazard[None, :]))
+        for sums, pairs in ((right, concordant), (of, comparable)):
+            sums += pairs.sum(axis=0)
+            sums[some] += pairs.sum(axis=1)
+    spread = PairSums(
+        rows=rows,
+        concordant_squared=float(right @ right),
+        concordant_comparable=float(right @ of),
+        comparable_squared=float(of @ of),
+    )
+    return Scores(float(right.sum()) / 2, float(of.sum()) / 2, pairs=spread)

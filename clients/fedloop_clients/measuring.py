@@ -129,17 +129,9 @@ class SiteEvaluations:
                 purpose = f"evaluation {choice.value} {instruction.arrays_digest.hex()[:16]}"
                 noise = self._noise.derive(instruction, purpose)
                 scores = noised_scores(label, outputs, rows.labels, plan.evaluation.epsilon, noise)
-        return Evaluation(
-            present=True,
-            correct=scores.correct,
-            total=scores.total,
-            loss_sum=scores.loss_sum,
-            noised=plan is not None,
-            noise_scale=scores.noise_scale,
-            spend=charges.spend(blocks),
-            absolute_error_sum=scores.absolute_error_sum,
-            squared_error_sum=scores.squared_error_sum,
-        )
+        evaluation = scores.message()
+        evaluation.spend.CopyFrom(charges.spend(blocks))
+        return evaluation
 
 
 def _rows(context: RunContext, choice: RowChoice, plan: PrivacyPlan | None) -> Dataset:

@@ -11,6 +11,7 @@ import numpy as np
 
 from fedloop_core.artifact import ArtifactDescription
 from fedloop_core.dataset import Dataset
+from fedloop_core.schema import ClassLabel
 from fedloop_core.task.document import ExportTarget
 from fedloop_edge.agent.runtimes import Runtime, load_runtime
 from fedloop_server.release import PublishedArtifact
@@ -24,7 +25,10 @@ _ROWS = 500
 
 @dataclass(frozen=True)
 class ArtifactMeasurement:
-    """Median microseconds of one prediction in the runtime, and the share of rows on which the float artifact agrees."""
+    """Median microseconds of one prediction in the runtime, and the share of rows whose class the float artifact agrees on.
+
+    There is no such share where the label is no class.
+    """
 
     latency_us: float
     agreement: float | None
@@ -36,7 +40,11 @@ def measure_artifacts(
     """Measures the artifacts of one version, on at most 500 of these rows."""
     some = rows.take(np.arange(min(len(rows), _ROWS)))
     runtimes = {a.kind: load_runtime(ArtifactDescription.from_bytes(a.description), a.model) for a in artifacts}
-    answers = {kind: runtime.run(some.inputs).argmax(axis=1) for kind, runtime in runtimes.items()} if len(some) else {}
+    answers = {
+        kind: runtime.run(some.inputs).argmax(axis=1)
+        for kind, runtime in runtimes.items()
+        if len(some) and isinstance(runtime.description.features.label, ClassLabel)
+    }
     float_answers = answers.get(FLOAT_REFERENCE)
     measured: dict[ExportTarget, ArtifactMeasurement] = {}
     for kind, runtime in runtimes.items():

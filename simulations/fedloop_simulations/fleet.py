@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from fedloop_core.dataset import Dataset
 from fedloop_core.errors import DeviceError, UsageError
-from fedloop_core.schema import ClassLabel
+from fedloop_core.schema import ClassLabel, Label, RegressionLabel, SurvivalLabel
 from fedloop_core.task import Task
 from fedloop_edge.agent.agent import AgentConfig, EdgeAgent, SyncOutcome
 from fedloop_edge.agent.runtimes.selection import available_runtimes, preferred_kinds
@@ -26,11 +26,12 @@ __all__ = ["Answered", "Fleet", "SimulatedDevice"]
 
 @dataclass(frozen=True)
 class Answered:
-    """One answer of a device to one row of the stream."""
+    """One answer of a device to one row of the stream: the class's place or the number, and the row's outcome."""
 
     tick: int
     version: int
-    right: bool
+    predicted: float
+    outcome: NDArray[np.generic]
 
 
 @dataclass(frozen=True)
@@ -57,16 +58,17 @@ class SimulatedDevice:
     outcome_ticks: list[int] = field(default_factory=list)
     _due: deque[_DueOutcome] = field(default_factory=deque)
 
-    def predict(self, tick: int, classes: Sequence[str], delay: int) -> None:
+    def predict(self, tick: int, label: Label, delay: int) -> None:
         """Answers the next rows one by one."""
         for place in range(self.seen, min(self.seen + self.rows_per_tick, len(self.rows))):
             row = self.rows.take([place])
             (answer,) = self.agent.predict(row.inputs)
-            label = classes[int(row.labels[0])]
-            self.answers.append(Answered(tick, answer.version, answer.label == label))
+            predicted = float(answer.index) if isinstance(label, ClassLabel) else float(answer.label)
+            self.answers.append(Answered(tick, answer.version, predicted, row.labels[0]))
             self.seen = place + 1
-            if self.told[place]:
-                self._due.append(_DueOutcome(tick + delay, tick, answer.id, label))
+            outcome = _spelled(label, row.labels[0])
+            if self.told[place] and outcome is not None:
+                self._due.append(_DueOutcome(tick + delay, tick, answer.id, outcome))
 
     def tell_outcomes(self, tick: int) -> None:
         """Gives the agent the outcomes that have become known."""
@@ -80,17 +82,11 @@ class Fleet:
     """All devices: spread over the sites in turn, runtimes in turn, enrolled at their sites' hubs.
 
     Raises:
-        UsageError: the task's label has no classes, or no installed runtime takes one of its artifacts.
+        UsageError: no installed runtime takes one of the task's artifacts.
     """
 
     def __init__(self, task: Task, sites: Sequence[SimulatedSite], count: int, folder: Path) -> None:
-        if not isinstance(task.label, ClassLabel):
-            raise UsageError(
-                f"task {task.name!r} has no classes: the devices of a simulation answer with classes.",
-                hint="Regression and survival can be trained and released, but not yet rehearsed here.",
-            )
-        self._task = task
-        self._classes = task.label.classes
+        self._label = task.label
         runtimes = _usable_runtimes(task)
         shares = {site.name: len(range(at, count, len(sites))) for at, site in enumerate(sites)}
         groups: dict[str, int] = {}
@@ -156,7 +152,7 @@ class Fleet:
         """One tick: outcomes that have become known, answers to the next rows, and everything sent to the hubs."""
         for device in self.devices:
             device.tell_outcomes(tick)
-            device.predict(tick, self._classes, delay)
+            device.predict(tick, self._label, delay)
             self.flush(device)
 
     def finished(self) -> bool:
@@ -180,6 +176,17 @@ class Fleet:
         """Closes all agents."""
         for device in self.devices:
             device.agent.close()
+
+
+def _spelled(label: Label, outcome: np.generic) -> str | None:
+    """An outcome as a device is told it; none where devices cannot be told: a survival outcome is no single value."""
+    match label:
+        case ClassLabel(classes=classes):
+            return classes[int(outcome)]
+        case RegressionLabel():
+            return f"{float(outcome):.9g}"
+        case SurvivalLabel():
+            return None
 
 
 def _usable_runtimes(task: Task) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ from fedloop_clients.monitoring.monitor import DriftKind
 from fedloop_clients.privacy.affording import affords_run
 from fedloop_clients.training.trainer import LocalTrainer
 from fedloop_core.errors import BudgetExhausted, QualityGateFailed, RunError
-from fedloop_core.schema import ClassLabel
+from fedloop_core.schema import SurvivalLabel
 from fedloop_core.task import Task
 from fedloop_core.task.document import ExportTarget, FederatedAveraging
 from fedloop_edge.agent.agent import SyncResult
@@ -44,6 +44,7 @@ from fedloop_simulations.data import World
 from fedloop_simulations.drift import apply, drift_of_kind
 from fedloop_simulations.fleet import Fleet
 from fedloop_simulations.progress import Progress
+from fedloop_simulations.scoring import measured_outputs, metric_of
 from fedloop_simulations.settings import SimulationSettings
 from fedloop_simulations.site import SimulatedSite, SiteParts
 from fedloop_simulations.story import DriftPoint, RunTold, Story, VersionPoint
@@ -95,6 +96,8 @@ class Simulation:
         with self.story.stage("roll-out"):
             self.fleet = Fleet(self.task, self._members(state), self.settings.devices, self.settings.out / "devices")
             self._roll_out(self.fleet, state.version)
+        if isinstance(self.task.label, SurvivalLabel):
+            self._tell("devices answer with log hazards; outcomes of a survival label do not come back from them")
         self._deal_stream(self.fleet)
         self._watch(self.fleet, state.version)
         loop = LoopState.start(self.task, tuple(site.name for site in self._members(state)), state.version)
@@ -143,24 +146,24 @@ class Simulation:
         return released
 
     def _held_out(self, plan: RunPlan) -> dict[str, float]:
-        """Accuracy at each site on all rows that training never saw; only a rehearsal may look at them all.
+        """The task's measure at each site on all rows that training never saw; only a rehearsal may look at them all.
 
         A run that starts warm has seen rows of the stream as feedback: nothing is told of it here.
         """
         task = plan.task
-        if plan.warm_from is not None or not (
-            isinstance(task.label, ClassLabel) and isinstance(task.training, FederatedAveraging)
-        ):
+        if plan.warm_from is not None or not isinstance(task.training, FederatedAveraging):
             return {}
         trainer = LocalTrainer(task)
         arrays = self.coordinator.home.trained_arrays(plan.run_id)
-        accuracies: dict[str, float] = {}
+        found: dict[str, float] = {}
         for rows, stream in zip(self.world.sites, self.world.stream, strict=True):
             unseen = rows.evaluation.concatenate(stream.rows)
             if len(unseen) and len(rows.train):
                 outputs = trainer.outputs(arrays, unseen, rows.train)
-                accuracies[rows.name] = float((outputs.argmax(axis=1) == unseen.labels).mean())
-        return accuracies
+                metric = metric_of(task.label, measured_outputs(task.label, outputs, unseen.labels))
+                if metric is not None:
+                    found[rows.name] = metric.value
+        return found
 
     # Releases.
 

@@ -35,7 +35,7 @@ class VersionPoint:
 
 @dataclass(frozen=True)
 class RunTold:
-    """A run that has ended; ``held_out`` is its model's accuracy at each site on all rows that it never saw."""
+    """A run that has ended; ``held_out`` is the task's measure of its model at each site on all rows that it never saw."""
 
     run_id: str
     state: RunState

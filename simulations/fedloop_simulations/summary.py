@@ -6,8 +6,9 @@ explains them one by one.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, Self
 
+from fedloop_core.measure import Measure
 from fedloop_core.strict import Strict
 from fedloop_core.task.document import ExportTarget
 from fedloop_simulations.drift import DriftKind
@@ -28,12 +29,23 @@ __all__ = [
 
 
 class Metric(Strict):
-    """A share with its 95 per cent interval; ``rows`` may be noised and so need not be whole."""
+    """A value of the task's measure with its 95 per cent interval; ``rows`` may be noised and so need not be whole.
 
-    accuracy: float
+    An absolute error is in the label's unit. ``accuracy`` repeats the value where it is one.
+    """
+
+    measure: Measure
+    value: float
     low: float
     high: float
     rows: float
+    accuracy: float | None = None
+
+    @classmethod
+    def of(cls, measure: Measure, *, value: float, low: float, high: float, rows: float) -> Self:
+        """With ``accuracy`` where that is the measure."""
+        accuracy = value if measure is Measure.ACCURACY else None
+        return cls(measure=measure, value=value, low=low, high=high, rows=rows, accuracy=accuracy)
 
 
 class SiteSummary(Strict):
@@ -67,10 +79,10 @@ class LeftOutSummary(Strict):
 
 
 class ArtifactSummary(Strict):
-    """A file that can be deployed, with its accuracy at the sites.
+    """A file that can be deployed, with what sites measured of it.
 
     ``agreement`` is the share of rows on which it names the same class as the artifact in float, over rows that training
-    never saw.
+    never saw; absent where the label is no class.
     """
 
     kind: ExportTarget
@@ -83,8 +95,8 @@ class ArtifactSummary(Strict):
 class RunSummary(Strict):
     """A run.
 
-    ``held_out`` is the simulator's own measurement, which only a rehearsal can take: the accuracy of the trained model on
-    all rows of each site that training never saw. Empty for a run that starts from an earlier version.
+    ``held_out`` is the simulator's own measurement, which only a rehearsal can take: the task's measure of the trained
+    model on all rows of each site that training never saw. Empty for a run that starts from an earlier version.
     """
 
     id: str
@@ -128,7 +140,10 @@ class DriftSummary(Strict):
 
 
 class StreamSummary(Strict):
-    """Accuracy of what devices answered, by phase; none where no row was streamed."""
+    """The task's measure of what devices answered, by phase; none where no row was streamed.
+
+    The simulator knows every outcome, also of rows whose outcome never comes back to the devices.
+    """
 
     before: Metric | None
     under: Metric | None
@@ -145,11 +160,17 @@ class Timings(Strict):
 
 
 class Summary(Strict):
-    """The whole document."""
+    """The whole document.
+
+    ``measure`` is what every metric is a value of, and ``unit`` that of an absolute error. ``stream_accuracy`` repeats
+    ``stream`` where the measure is accuracy.
+    """
 
     format: Literal[1] = 1
     fedloop: str
     task: str
+    measure: Measure
+    unit: str
     seed: int | None
     private: bool
     epsilon: float | None
@@ -161,5 +182,6 @@ class Summary(Strict):
     drift: DriftSummary
     retrained: bool
     decisions: tuple[str, ...]
-    stream_accuracy: StreamSummary
+    stream: StreamSummary
+    stream_accuracy: StreamSummary | None
     timings: Timings

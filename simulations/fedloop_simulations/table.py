@@ -8,6 +8,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from fedloop_core.measure import Measure
 from fedloop_simulations.summary import Metric, Summary
 
 __all__ = ["closing_table"]
@@ -26,30 +27,39 @@ def closing_table(summary: Summary) -> RenderableType:
 
 def _sites(summary: Summary) -> Table:
     table = Table(title="Sites", title_justify="left")
-    for name, justify in (("site", "left"), ("rows", "right"), ("feedback", "right"), ("held-out accuracy", "right")):
+    for name, justify in (
+        ("site", "left"),
+        ("rows", "right"),
+        ("feedback", "right"),
+        (f"held-out {summary.measure.words}", "right"),
+    ):
         table.add_column(name, justify=justify)  # type: ignore[arg-type]
     table.add_column("epsilon of training rows", justify="right")
     held_out = summary.runs[0].held_out if summary.runs else {}
     for site in summary.sites:
-        own = f"{held_out[site.name]:.3f}" if site.name in held_out else "-"
+        own = _number(held_out[site.name], summary) if site.name in held_out else "-"
         spent = "no privacy" if site.epsilon is None else f"{site.epsilon:.2f} of {site.budget:.2f}"
         table.add_row(site.name, str(site.rows), str(site.feedback_rows), own, spent)
     if held_out:
         table.add_section()
-        table.add_row("mean", "", "", f"{sum(held_out.values()) / len(held_out):.3f}", "")
+        table.add_row("mean", "", "", _number(sum(held_out.values()) / len(held_out), summary), "")
     return table
 
 
 def _versions(summary: Summary) -> Table:
     noise = " (with noise for privacy)" if summary.epsilon is not None else ""
     table = Table(title=f"Versions, as measured at the sites{noise}", title_justify="left")
-    for name in ("version", "artifact", "bytes", "accuracy", "agrees with float"):
+    for name in ("version", "artifact", "bytes", summary.measure.words, "agrees with float"):
         table.add_column(name, justify="left" if name == "artifact" else "right")
     for version in summary.versions:
         for artifact in version.artifacts:
             agreement = "-" if artifact.agreement is None else f"{artifact.agreement:.3f}"
             table.add_row(
-                str(version.number), artifact.kind, f"{artifact.bytes:,}", _interval(artifact.metrics), agreement
+                str(version.number),
+                artifact.kind,
+                f"{artifact.bytes:,}",
+                _interval(artifact.metrics, summary),
+                agreement,
             )
     return table
 
@@ -58,16 +68,16 @@ def _stream(summary: Summary) -> Table:
     table = Table(title="What the devices answered", title_justify="left")
     table.add_column("phase")
     table.add_column("rows", justify="right")
-    table.add_column("accuracy", justify="right")
-    accuracy = summary.stream_accuracy
+    table.add_column(summary.measure.words, justify="right")
+    stream = summary.stream
     rows = (
-        ("before the change", accuracy.before),
-        ("under it, old version", accuracy.under),
-        ("new version", accuracy.after),
+        ("before the change", stream.before),
+        ("under it, old version", stream.under),
+        ("new version", stream.after),
     )
     for name, metric in rows:
         if metric is not None:
-            table.add_row(name, f"{metric.rows:.0f}", _interval(metric))
+            table.add_row(name, f"{metric.rows:.0f}", _interval(metric, summary))
     return table
 
 
@@ -81,6 +91,8 @@ def _sentences(summary: Summary) -> Iterable[str]:
         newest = max((device.version or 0 for device in summary.devices), default=0)
         serving = sum(device.version == newest for device in summary.devices)
         yield f"Version {newest} serves on {serving} of {len(summary.devices)} devices."
+    if summary.measure is Measure.CONCORDANCE and summary.devices:
+        yield "Devices answered with log hazards; outcomes of a survival label do not come back from them."
     for out in summary.left_out:
         when = f"round {out.round}" if out.round else out.run
         yield f"{out.site} was left out of {when}: {out.code}, {out.reason}."
@@ -89,5 +101,13 @@ def _sentences(summary: Summary) -> Iterable[str]:
         yield f"This rehearsal is not private: {why}."
 
 
-def _interval(metric: Metric | None) -> str:
-    return "-" if metric is None else f"{metric.accuracy:.3f} [{metric.low:.3f}, {metric.high:.3f}]"
+def _interval(metric: Metric | None, summary: Summary) -> str:
+    if metric is None:
+        return "-"
+    low, high = _number(metric.low, summary), _number(metric.high, summary)
+    return f"{_number(metric.value, summary)} [{low}, {high}]"
+
+
+def _number(value: float, summary: Summary) -> str:
+    """Shares with three decimals, errors with four digits, in the label's unit."""
+    return f"{value:.3f}" if summary.measure.rises else f"{value:.4g}"

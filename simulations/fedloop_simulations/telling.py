@@ -7,10 +7,14 @@ from collections.abc import Iterable, Mapping
 from importlib.metadata import version as package_version
 from typing import Literal
 
+import numpy as np
+
+from fedloop_core.measure import Measure, measure_of
+from fedloop_core.schema import Label, RegressionLabel
 from fedloop_core.task.document import ExportTarget
 from fedloop_server.registry import VersionRecord
 from fedloop_server.runs.candidate import FLOAT_REFERENCE
-from fedloop_server.runs.quality import accuracy
+from fedloop_server.runs.estimates import estimate
 from fedloop_server.runs.state import Measured
 from fedloop_simulations.artifacts import ArtifactMeasurement, measure_artifacts
 from fedloop_simulations.fleet import Answered
@@ -24,6 +28,7 @@ from fedloop_simulations.report.model import (
     RunReport,
     StreamPhase,
 )
+from fedloop_simulations.scoring import CONFIDENCE, measured_answers, metric_of
 from fedloop_simulations.simulation import Simulation
 from fedloop_simulations.site import SimulatedSite
 from fedloop_simulations.summary import (
@@ -42,7 +47,6 @@ from fedloop_simulations.summary import (
 
 __all__ = ["report_of", "summary_of"]
 
-_CONFIDENCE = 0.95
 Phase = Literal["before", "under", "after"]
 Measurements = Mapping[int, Mapping[ExportTarget, ArtifactMeasurement]]
 
@@ -58,9 +62,12 @@ def summary_of(simulation: Simulation) -> Summary:
         for number, by_kind in measurements.items()
         for kind, measured in by_kind.items()
     }
+    stream, measure = _stream(simulation), measure_of(task.label)
     return Summary(
         fedloop=package_version("fedloop"),
         task=task.name,
+        measure=measure,
+        unit=_unit(task.label),
         seed=simulation.settings.seed,
         private=task.privacy.private and simulation.settings.seed is None,
         epsilon=task.privacy.epsilon if task.privacy.private else None,
@@ -91,7 +98,8 @@ def summary_of(simulation: Simulation) -> Summary:
         ),
         retrained=len(story.runs) > 1,
         decisions=tuple(story.decisions),
-        stream_accuracy=_stream(simulation),
+        stream=stream,
+        stream_accuracy=stream if measure is Measure.ACCURACY else None,
         timings=Timings(
             seconds=dict(story.seconds),
             total_seconds=sum(story.seconds.values()),
@@ -104,7 +112,7 @@ def summary_of(simulation: Simulation) -> Summary:
 def report_of(simulation: Simulation, summary: Summary) -> RunReport:
     """The content of ``report.html``."""
     story, task = simulation.story, simulation.task
-    stream = summary.stream_accuracy
+    stream = summary.stream
     phases: tuple[tuple[Phase, Metric | None], ...] = (
         ("before", stream.before),
         ("under", stream.under),
@@ -113,6 +121,8 @@ def report_of(simulation: Simulation, summary: Summary) -> RunReport:
     return RunReport(
         title=f"fedloop: {task.name}",
         task=task.name,
+        measure=summary.measure,
+        unit=summary.unit,
         fedloop=summary.fedloop,
         seed=summary.seed,
         epsilon=summary.epsilon,
@@ -138,7 +148,7 @@ def report_of(simulation: Simulation, summary: Summary) -> RunReport:
                 kind=artifact.kind,
                 bytes=artifact.bytes,
                 latency_us=summary.timings.latency_us.get(f"version {version.number} {artifact.kind}"),
-                accuracy=artifact.metrics.accuracy if artifact.metrics else None,
+                value=artifact.metrics.value if artifact.metrics else None,
                 agreement=artifact.agreement,
             )
             for version in summary.versions
@@ -159,7 +169,7 @@ def report_of(simulation: Simulation, summary: Summary) -> RunReport:
             for point in story.drift
         ),
         stream=tuple(
-            StreamPhase(phase=name, accuracy=m.accuracy, low=m.low, high=m.high, rows=round(m.rows))
+            StreamPhase(phase=name, value=m.value, low=m.low, high=m.high, rows=round(m.rows))
             for name, m in phases
             if m is not None
         ),
@@ -189,7 +199,7 @@ def _site(simulation: Simulation, site: SimulatedSite, number: int) -> SiteSumma
     last = simulation.story.runs[-1].state if simulation.story.runs else None
     kind = simulation.task.export.targets[-1]
     measured = last.measured(last.version, kind) if last and last.version else None
-    own = [counts for counts in measured or () if counts.site == site.name]
+    own = [found for found in measured or () if found.site == site.name]
     return SiteSummary(
         name=site.name,
         rows=len(site.rows.train),
@@ -197,7 +207,7 @@ def _site(simulation: Simulation, site: SimulatedSite, number: int) -> SiteSumma
         stream_rows=len(simulation.world.stream[number].rows),
         skipped_rows=site.rows.skipped,
         feedback_rows=site.feedback_rows,
-        metrics=_metric(own),
+        metrics=metric_of(simulation.task.label, own),
         epsilon=spends[0].epsilon if spends else None,
         evaluation_epsilon=spends[1].epsilon if spends else None,
         delta=spends[0].delta if spends else None,
@@ -207,7 +217,8 @@ def _site(simulation: Simulation, site: SimulatedSite, number: int) -> SiteSumma
 
 def _version(simulation: Simulation, record: VersionRecord, measurements: Measurements) -> VersionSummary:
     run = next(run for run in simulation.story.runs if run.run_id == record.run_id)
-    by_kind = {a.kind: _metric(run.state.measured(record.number, a.kind) or ()) for a in record.artifacts}
+    label = simulation.task.label
+    by_kind = {a.kind: metric_of(label, run.state.measured(record.number, a.kind) or ()) for a in record.artifacts}
     gate = run.state.gate
     int8 = next((kind for kind in by_kind if kind.endswith("int8")), None)
     return VersionSummary(
@@ -247,24 +258,23 @@ def _stream(simulation: Simulation) -> StreamSummary:
     first = min((answer.version for answer in answers), default=1)
     changed = simulation.story.injected_at
     old = [answer for answer in answers if answer.version == first]
+    label = simulation.task.label
     return StreamSummary(
-        before=_stream_metric([a for a in old if changed is None or a.tick < changed]),
-        under=_stream_metric([a for a in old if changed is not None and a.tick >= changed]),
-        after=_stream_metric([a for a in answers if a.version > first]),
+        before=_stream_metric(label, [a for a in old if changed is None or a.tick < changed]),
+        under=_stream_metric(label, [a for a in old if changed is not None and a.tick >= changed]),
+        after=_stream_metric(label, [a for a in answers if a.version > first]),
     )
 
 
-def _stream_metric(answers: list[Answered]) -> Metric | None:
-    right = sum(answer.right for answer in answers)
-    return _metric([Measured(site="all", right=right, wrong=len(answers) - right)]) if answers else None
-
-
-def _metric(measured: Iterable[Measured]) -> Metric | None:
-    counts = list(measured)
-    if not counts:
+def _stream_metric(label: Label, answers: list[Answered]) -> Metric | None:
+    if not answers:
         return None
-    estimate = accuracy(counts, _CONFIDENCE)
-    return Metric(accuracy=estimate.value, low=estimate.low, high=estimate.high, rows=estimate.total)
+    predicted = np.array([answer.predicted for answer in answers])
+    return metric_of(label, measured_answers(label, predicted, np.stack([answer.outcome for answer in answers])))
+
+
+def _unit(label: Label) -> str:
+    return label.unit if isinstance(label, RegressionLabel) else ""
 
 
 def _rounds(simulation: Simulation) -> Iterable[RoundPoint]:
@@ -273,21 +283,21 @@ def _rounds(simulation: Simulation) -> Iterable[RoundPoint]:
         state = run.state
         version = state.version or 1
         for closed in state.rounds:
-            for counts in closed.measured:
-                yield _point(version, closed.round - 1, counts)
-        for counts in (state.measured(state.version, FLOAT_REFERENCE) or ()) if state.version else ():
-            yield _point(version, state.completed_rounds, counts)
+            for found in closed.measured:
+                yield _point(simulation.task.label, version, closed.round - 1, found)
+        for found in (state.measured(state.version, FLOAT_REFERENCE) or ()) if state.version else ():
+            yield _point(simulation.task.label, version, state.completed_rounds, found)
 
 
-def _point(version: int, round_number: int, counts: Measured) -> RoundPoint:
-    estimate = accuracy([counts], _CONFIDENCE)
+def _point(label: Label, version: int, round_number: int, found: Measured) -> RoundPoint:
+    value = estimate(label, [found], CONFIDENCE)
     return RoundPoint(
         version=version,
-        site=counts.site,
+        site=found.site,
         round=round_number,
-        accuracy=estimate.value,
-        low=estimate.low,
-        high=estimate.high,
+        value=value.value,
+        low=value.low,
+        high=value.high,
     )
 
 

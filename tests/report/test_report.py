@@ -42,8 +42,8 @@ def alarm(site: str, tick: int, *, alarmed: bool = True) -> DriftScore:
     return DriftScore(site=site, tick=tick, window=1, version=1, score=1.7 if alarmed else 0.2, alarmed=alarmed)
 
 
-def phase(name: str, accuracy: float) -> StreamPhase:
-    return StreamPhase.model_validate({"phase": name, "accuracy": accuracy, "low": 0.3, "high": 1.0, "rows": 50})
+def phase(name: str, value: float) -> StreamPhase:
+    return StreamPhase.model_validate({"phase": name, "value": value, "low": 0.3, "high": 1.0, "rows": 50})
 
 
 FULL = EMPTY.model_copy(
@@ -53,7 +53,7 @@ FULL = EMPTY.model_copy(
         "drift_kind": "covariate",
         "drift_tick": 10,
         "rounds": tuple(
-            RoundPoint(version=version, site=site, round=round_, accuracy=0.9, low=0.8, high=0.95)
+            RoundPoint(version=version, site=site, round=round_, value=0.9, low=0.8, high=0.95)
             for version in (1, 2)
             for site in SITES
             for round_ in (0, 5)
@@ -63,7 +63,7 @@ FULL = EMPTY.model_copy(
             PrivacyLine(site="east", epsilon=4.5, budget=None, evaluation_epsilon=None),
         ),
         "artifacts": (
-            ArtifactLine(version=2, kind="onnx-int8", bytes=6004, latency_us=14.9, accuracy=0.961, agreement=0.998),
+            ArtifactLine(version=2, kind="onnx-int8", bytes=6004, latency_us=14.9, value=0.961, agreement=0.998),
             ArtifactLine(version=2, kind="tflite-int8", bytes=5480),
         ),
         "device_versions": (
@@ -197,7 +197,7 @@ def test_names_from_outside_are_text_and_never_markup() -> None:
             "epsilon": 1.0,
             "device_versions": (DeviceVersion(tick=0, device=evil[:17], version=1),),
             "drift": (alarm(evil, 2),),
-            "rounds": (RoundPoint(version=1, site=evil, round=1, accuracy=0.5, low=0.4, high=0.6),),
+            "rounds": (RoundPoint(version=1, site=evil, round=1, value=0.5, low=0.4, high=0.6),),
             "privacy": (PrivacyLine(site=evil, epsilon=1.0, budget=2.0, evaluation_epsilon=1.0),),
             "events": (EventLine(tick=1, text=evil),),
         }
@@ -217,7 +217,7 @@ def test_a_large_federation_still_gets_a_page_of_reasonable_size() -> None:
             "device_versions": tuple(DeviceVersion(tick=at % 3, device=f"d{at}", version=1) for at in range(200)),
             "drift": tuple(alarm(site, tick, alarmed=False) for site in sites for tick in range(5)),
             "rounds": tuple(
-                RoundPoint(version=1, site=site, round=k, accuracy=0.9, low=0.8, high=1.0)
+                RoundPoint(version=1, site=site, round=k, value=0.9, low=0.8, high=1.0)
                 for site in sites
                 for k in range(5)
             ),
@@ -231,7 +231,7 @@ def test_a_large_federation_still_gets_a_page_of_reasonable_size() -> None:
     [
         pytest.param({"drift": [alarm("west", 1)]}, id="a site that is not there"),
         pytest.param(
-            {"stream": [{"phase": "before", "accuracy": float("nan"), "low": 0, "high": 1, "rows": 1}]}, id="NaN"
+            {"stream": [{"phase": "before", "value": float("nan"), "low": 0, "high": 1, "rows": 1}]}, id="NaN"
         ),
         pytest.param({"epsilon": float("inf")}, id="infinite epsilon"),
     ],

@@ -3,13 +3,17 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from fedloop_core.schema import ClassLabel
 from fedloop_core.task.document import QualityGate
-from fedloop_server.runs.quality import Estimate, accuracy, decide, difference
-from fedloop_server.runs.state import Measured
+from fedloop_server.runs.estimates import Estimate, accuracy, difference
+from fedloop_server.runs.quality import decide
+from fedloop_server.runs.state import AnswersMeasured
+
+LABEL = ClassLabel(kind="classes", name="y", classes=("no", "yes"))
 
 
-def counts(right: float, wrong: float, noise: float = 0.0, site: str = "a") -> Measured:
-    return Measured(site=site, right=right, wrong=wrong, noise_scale=noise)
+def counts(right: float, wrong: float, noise: float = 0.0, site: str = "a") -> AnswersMeasured:
+    return AnswersMeasured(site=site, right=right, wrong=wrong, noise_scale=noise)
 
 
 def test_wilson_interval_of_exact_counts() -> None:
@@ -67,7 +71,7 @@ def test_a_difference_is_wider_than_either() -> None:
 def test_the_minimum_accuracy(case: str, right: int, wrong: int, when: str, released: bool, verdict: str) -> None:
     gate = QualityGate.model_validate({"minimum_accuracy": 0.9, "when_undecidable": when})
     outcome, decisions = decide(
-        gate, {"onnx-fp32": accuracy([counts(right, wrong)], 0.95)}, float_kind="onnx-fp32", production=None
+        gate, LABEL, {"onnx-fp32": accuracy([counts(right, wrong)], 0.95)}, float_kind="onnx-fp32", production=None
     )
     assert outcome is released, case
     assert decisions[0].verdict == verdict
@@ -77,7 +81,9 @@ def test_the_minimum_accuracy(case: str, right: int, wrong: int, when: str, rele
 def test_int8_that_lost_and_a_challenger_that_lost_are_refused() -> None:
     gate = QualityGate(maximum_loss_to_float=0.02, maximum_loss_to_production=0.02)
     good, bad = accuracy([counts(9500, 500)], 0.95), accuracy([counts(9000, 1000)], 0.95)
-    released, decisions = decide(gate, {"onnx-fp32": good, "onnx-int8": bad}, float_kind="onnx-fp32", production=good)
+    released, decisions = decide(
+        gate, LABEL, {"onnx-fp32": good, "onnx-int8": bad}, float_kind="onnx-fp32", production=good
+    )
     assert not released
     assert {d.name for d in decisions if d.verdict == "fail"} == {
         "onnx-int8: against onnx-fp32",

@@ -17,15 +17,18 @@ from fedloop_clients.feedback.store import FeedbackStore
 from fedloop_clients.monitoring.monitor import ErrorCount, Finding, Monitor, MonitorPlan, MonitorState, Reference
 from fedloop_clients.monitoring.verdict import Verdict, VerdictPlan, VerdictState, release_verdict
 from fedloop_core.dataset import Dataset
-from fedloop_core.errors import SketchRefused
+from fedloop_core.errors import FeedbackRefused, SketchRefused
 from fedloop_core.noise import NoiseSource
 from fedloop_core.profile import Profile
+from fedloop_core.schema import ClassLabel, Label, RegressionLabel, SurvivalLabel
 from fedloop_core.sketch import Sketch
 from fedloop_core.task.document import Task
 from fedloop_edge.agent.runtimes import Runtime
 from fedloop_edge.hub import ReceivedExample, ReceivedSketch, ReceivedStatus
 
 __all__ = ["SiteWatch", "StatusObserver", "WatchedWindow", "reference_of"]
+
+_TOLERATED = 0.1
 
 StatusObserver = Callable[[str, ReceivedStatus], None]
 
@@ -75,10 +78,14 @@ class SiteWatch:
             )
 
     def labelled(self, device_id: str, example: ReceivedExample) -> None:
-        """Keeps an example and counts whether its version was right."""
+        """Keeps an example and counts whether its version was right.
+
+        Raises:
+            FeedbackRefused: the prediction is not one of the task's.
+        """
+        wrong = int(_is_wrong(self._task.label, example))
         if not self._store.add(device_id, example):
             return
-        wrong = int(example.predicted != example.label)
         with self._lock:
             watched = self._watched
             if watched is not None and example.version == watched.monitor.version:
@@ -126,17 +133,53 @@ def reference_of(profile: Profile, runtime: Runtime, rows: Dataset, evaluation: 
     """
     if len(rows) == 0:
         raise SketchRefused("a site without rows has nothing to compare devices with.", reason="rows")
-    predicted, confidence = _answers(runtime, rows)
+    label = runtime.description.features.label
+    predicted, confidence = _answers(label, runtime, rows)
     sketch = Sketch.empty(profile).add(rows.inputs, predicted, confidence)
     if len(evaluation) == 0:
         return Reference(sketch, ErrorCount())
-    guessed, _ = _answers(runtime, evaluation)
-    return Reference(sketch, ErrorCount(rows=len(evaluation), wrong=int((guessed != evaluation.labels).sum())))
+    guessed, _ = _answers(label, runtime, evaluation)
+    return Reference(sketch, _errors(label, guessed, evaluation.labels))
 
 
-def _answers(runtime: Runtime, rows: Dataset) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Predicted class and its probability for each row."""
+def _errors(label: Label, predicted: NDArray[np.generic], outcomes: NDArray[np.generic]) -> ErrorCount:
+    """How many predictions were wrong; none are counted for survival, whose outcomes devices do not send."""
+    match label:
+        case ClassLabel():
+            wrong = predicted != outcomes
+        case RegressionLabel():
+            wrong = _is_off(label, predicted, outcomes)
+        case SurvivalLabel():
+            return ErrorCount()
+    return ErrorCount(rows=len(wrong), wrong=int(wrong.sum()))
+
+
+def _is_wrong(label: Label, example: ReceivedExample) -> bool:
+    if not isinstance(label, RegressionLabel):
+        return example.predicted != example.label
+    try:
+        predicted, outcome = np.array([float(example.predicted)]), np.array([float(example.label)])
+    except ValueError as error:
+        raise FeedbackRefused("an example's prediction or outcome is not a number.") from error
+    return bool(_is_off(label, predicted, outcome)[0])
+
+
+def _is_off(label: RegressionLabel, predicted: NDArray[np.generic], outcomes: NDArray[np.generic]) -> NDArray[np.bool_]:
+    """Which numbers are wrong: further from the outcome than a tenth of the label's range, and those that are not finite.
+
+    The line is public. One drawn from the reference's own errors would make the comparison of two counts invalid.
+    """
+    low, high = label.range
+    outcome = np.clip(outcomes.astype(np.float64), low, high)
+    near: NDArray[np.bool_] = np.abs(predicted.astype(np.float64) - outcome) <= _TOLERATED * (high - low)
+    return ~near
+
+
+def _answers(label: Label, runtime: Runtime, rows: Dataset) -> tuple[NDArray[np.generic], NDArray[np.float64]]:
+    """Predicted class and its probability for each row; the number and 1 where the label is no class, as devices count."""
     logits = runtime.run(rows.inputs).astype(np.float64)
+    if not isinstance(label, ClassLabel):
+        return logits[:, 0].astype(np.float32), np.ones(len(logits))
     shifted = np.exp(logits - logits.max(axis=1, keepdims=True))
     probabilities = shifted / shifted.sum(axis=1, keepdims=True)
     return probabilities.argmax(axis=1).astype(np.int64), probabilities.max(axis=1)

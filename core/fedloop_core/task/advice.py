@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fedloop_core.schema import RegressionLabel, label_columns
+from fedloop_core.schema import ClassLabel, RegressionLabel, SurvivalLabel, label_columns
 from fedloop_core.task.document import CustomModel, FederatedAveraging, Task
 
 __all__ = ["advice_on"]
@@ -62,10 +62,17 @@ def _on_rounds(task: Task) -> Iterator[str]:
 def _on_release(task: Task) -> Iterator[str]:
     if task.preprocessing.scaling == "per-site":
         yield 'preprocessing.scaling = "per-site": such a model cannot be released to devices.'
-    if isinstance(task.label, RegressionLabel):
-        if task.gates.quality.minimum_accuracy > 0:
-            yield "gates.quality.minimum_accuracy does not hold for a regression: there is no accuracy."
-    elif task.gates.quality.minimum_accuracy == 0:
-        yield "gates.quality.minimum_accuracy = 0: a model of any accuracy may be released."
+    gate = task.gates.quality
+    match task.label:
+        case ClassLabel() if gate.minimum_accuracy == 0:
+            yield "gates.quality.minimum_accuracy = 0: a model of any accuracy may be released."
+        case RegressionLabel() if gate.maximum_error == 1:
+            yield "gates.quality.maximum_error = 1: a model with any error may be released."
+        case SurvivalLabel() if gate.minimum_concordance == 0:
+            yield "gates.quality.minimum_concordance = 0: a model of any concordance may be released."
+        case _:
+            pass
+    if isinstance(task.label, SurvivalLabel) and task.retraining.enabled:
+        yield "retraining.enabled: outcomes of a survival label do not come back from devices; runs are started by hand."
     if task.retraining.enabled and task.retraining.maximum_runs == 0:
         yield "retraining.maximum_runs = 0: a trigger waits for a person, as if retraining.enabled were false."

@@ -19,6 +19,7 @@ from fedloop_core.schema import (
     FeatureSchema,
     ImageFeature,
     Label,
+    RegressionLabel,
     SignalFeature,
     SurvivalLabel,
     misplaced_names,
@@ -217,10 +218,14 @@ class QualityGate(Strict):
     """What a version must show on evaluation rows before it is released.
 
     Bounds are on estimates with intervals at ``confidence``: a bound fails when the whole interval is on the wrong side,
-    holds when the whole interval is on the right side, and is undecidable in between.
+    holds when the whole interval is on the right side, and is undecidable in between. ``minimum_accuracy`` is for classes,
+    ``maximum_error`` for a regression (mean absolute error, as a share of the label's range), ``minimum_concordance`` for
+    survival. A loss is of accuracy or of concordance, or a growth of the error as a share of the label's range.
     """
 
     minimum_accuracy: Fraction = 0.0
+    maximum_error: Fraction = 1.0
+    minimum_concordance: Fraction = 0.0
     maximum_loss_to_float: Fraction = 0.02
     maximum_loss_to_production: Fraction = 0.02
     confidence: Annotated[float, Field(gt=0.5, lt=1)] = 0.95
@@ -299,7 +304,12 @@ class Task(Strict):
 
     @model_validator(mode="after")
     def _parts_fit_together(self) -> Self:
-        problems = [*misplaced_names(self.features, self.label), *self._model_misfits(), *self._training_misfits()]
+        problems = [
+            *misplaced_names(self.features, self.label),
+            *self._model_misfits(),
+            *self._training_misfits(),
+            *self._gate_misfits(),
+        ]
         if problems:
             raise Misfit(*problems)
         return self
@@ -327,6 +337,20 @@ class Task(Strict):
         if isinstance(self.label, SurvivalLabel) and self.privacy.private:
             why = "a survival label is trained by a partial likelihood over batches, which clipping does not bound"
             yield ("privacy", "epsilon"), f"{why}: it needs privacy.epsilon = inf"
+
+    def _gate_misfits(self) -> Iterator[tuple[Place, str]]:
+        """A bound that this label's models could never meet or break."""
+        gate = self.gates.quality
+        bounds = (
+            ("minimum_accuracy", gate.minimum_accuracy > 0, ClassLabel, "accuracy", "a label with classes"),
+            ("maximum_error", gate.maximum_error < 1, RegressionLabel, "the mean absolute error", "a regression"),
+            ("minimum_concordance", gate.minimum_concordance > 0, SurvivalLabel, "concordance", "a survival label"),
+        )
+        own = next(key for key, _, kind, _, _ in bounds if isinstance(self.label, kind))
+        for key, bounding, kind, what, whose in bounds:
+            if bounding and not isinstance(self.label, kind):
+                where = ("gates", "quality", key)
+                yield where, f"gates.quality.{key} bounds {what}, which {whose} has; for this label it is {own!r}"
 
     @property
     def feature_schema(self) -> FeatureSchema:

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from pydantic import ValidationError
+
+from fedloop_core.errors import UpdateRefused
+from fedloop_core.measure import measure_width
+from fedloop_core.schema import ClassLabel, Label, RegressionLabel, SurvivalLabel
 from fedloop_proto.coordination.v1.coordination_pb2 import Answer, Evaluation
-from fedloop_server.runs.state import Measured, SiteSpend
+from fedloop_server.runs.state import AnswersMeasured, ErrorsMeasured, Measured, PairsMeasured, SiteSpend
 
 __all__ = ["evaluation_in", "measured_in", "spend_in"]
 
@@ -19,18 +24,52 @@ def evaluation_in(answer: Answer) -> Evaluation:
             return answer.evaluation
 
 
-def measured_in(site: str, evaluation: Evaluation) -> tuple[Measured, ...]:
-    """Counts of right and wrong answers, if any were taken."""
+def measured_in(site: str, label: Label, evaluation: Evaluation) -> tuple[Measured, ...]:
+    """What a site measured, if it did.
+
+    Raises:
+        UpdateRefused: the numbers are none that an evaluation can give.
+    """
     if not evaluation.present:
         return ()
-    return (
-        Measured(
-            site=site,
-            right=evaluation.correct,
-            wrong=evaluation.total - evaluation.correct,
-            noise_scale=evaluation.noise_scale if evaluation.noised else 0.0,
-        ),
-    )
+    try:
+        return (_measured(site, label, evaluation),)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise UpdateRefused(
+            f"the evaluation of {site} is not possible: {first['loc'][0]} {first['msg'].lower()}.", reason="evaluation"
+        ) from error
+
+
+def _measured(site: str, label: Label, evaluation: Evaluation) -> Measured:
+    match label:
+        case ClassLabel():
+            return AnswersMeasured(
+                site=site,
+                right=evaluation.correct,
+                wrong=evaluation.total - evaluation.correct,
+                noise_scale=evaluation.noise_scale,
+            )
+        case RegressionLabel():
+            return ErrorsMeasured(
+                site=site,
+                rows=evaluation.total,
+                absolute=evaluation.absolute_error_sum,
+                squared=evaluation.squared_error_sum,
+                width=measure_width(label),
+                noise_scale=evaluation.noise_scale,
+            )
+        case SurvivalLabel():
+            pairs = evaluation.pairs
+            return PairsMeasured(
+                site=site,
+                rows=pairs.rows,
+                concordant=evaluation.correct,
+                comparable=evaluation.total,
+                concordant_squared=pairs.concordant_squared,
+                concordant_comparable=pairs.concordant_comparable,
+                comparable_squared=pairs.comparable_squared,
+            )
 
 
 def spend_in(site: str, answer: Answer) -> tuple[SiteSpend, ...]:

@@ -7,16 +7,19 @@ from collections.abc import Sequence
 import numpy as np
 
 from fedloop_core.arrays import NamedArrays
+from fedloop_core.errors import UpdateRefused
+from fedloop_core.measure import Measure, measure_of
 from fedloop_core.task.document import ExportTarget
 from fedloop_proto.coordination.v1.coordination_pb2 import EvaluateArtifact, EvaluationRows, Instruction
 from fedloop_server.export import Artifact, ExportRequest, export_artifacts
 from fedloop_server.registry import Registry, Verdict, VersionMetric
 from fedloop_server.release import PublishedArtifact
 from fedloop_server.runs.answers import measured_in
-from fedloop_server.runs.exchange import Exchange, SiteAnswer
+from fedloop_server.runs.estimates import Estimate, estimate
+from fedloop_server.runs.exchange import Exchange, SiteAnswer, SiteFailure
 from fedloop_server.runs.journal import RunJournal
 from fedloop_server.runs.plan import RunPlan
-from fedloop_server.runs.quality import Estimate, accuracy, decide
+from fedloop_server.runs.quality import decide
 from fedloop_server.runs.state import ArtifactMeasured, GateDecided, LeftOut, Measured, SiteLeftOut, VersionRegistered
 from fedloop_server.runs.statement import lineage_of, privacy_of
 
@@ -81,7 +84,7 @@ class Candidate:
         return [self._registry.read_artifact(self._task.name, version, kind) for kind in wanted]
 
     def _measure(self, version: int, artifact: PublishedArtifact) -> tuple[Measured, ...]:
-        """Counts of an artifact at every site; a site that fails is left out of this evaluation by name."""
+        """What every site finds of an artifact; a site that fails is left out of this evaluation by name."""
         self._asked += 1
         round_number = self._task.rounds.count + self._asked
         known = self._journal.state.measured(version, artifact.kind)
@@ -99,14 +102,23 @@ class Candidate:
         model = {"artifact": np.frombuffer(artifact.model, dtype=np.uint8)}
         measured: list[Measured] = []
         for reply in self._exchange.ask(round_number, work, model, deadline_seconds=self._task.rounds.deadline_seconds):
-            if isinstance(reply, SiteAnswer):
-                measured.extend(measured_in(reply.site, reply.answer.evaluation))
-                continue
-            out = LeftOut(site=reply.site, round=round_number, code=reply.code, reason=reply.reason)
-            self._journal.record(SiteLeftOut(left_out=out))
+            found = self._found(reply, round_number)
+            if isinstance(found, LeftOut):
+                self._journal.record(SiteLeftOut(left_out=found))
+            else:
+                measured.extend(found)
         ordered = tuple(sorted(measured, key=lambda counts: counts.site))
         self._journal.record(ArtifactMeasured(version=version, kind=artifact.kind, measured=ordered))
         return ordered
+
+    def _found(self, reply: SiteAnswer | SiteFailure, round_number: int) -> tuple[Measured, ...] | LeftOut:
+        """What a site measured, or why it counts for nothing."""
+        if isinstance(reply, SiteFailure):
+            return LeftOut(site=reply.site, round=round_number, code=reply.code, reason=reply.reason)
+        try:
+            return measured_in(reply.site, self._task.label, reply.answer.evaluation)
+        except UpdateRefused as error:
+            return LeftOut(site=reply.site, round=round_number, code=error.code, reason=error.message)
 
     def _measure_production(self) -> Estimate | None:
         """The version in production on today's rows, by the artifact that most devices run."""
@@ -116,16 +128,19 @@ class Candidate:
         kind = self._task.export.targets[-1]
         artifact = self._registry.read_artifact(self._task.name, production.number, kind)
         measured = self._measure(production.number, artifact)
-        return accuracy(measured, self._task.gates.quality.confidence)
+        return self._estimate(measured)
+
+    def _estimate(self, measured: Sequence[Measured]) -> Estimate:
+        return estimate(self._task.label, measured, self._task.gates.quality.confidence)
 
     def _judge(self, version: int, kinds: Sequence[ExportTarget], production: Estimate | None) -> None:
         if self._journal.state.gate is not None:
             return
         gate = self._task.gates.quality
         by_kind = {kind: self._journal.state.measured(version, kind) or () for kind in kinds}
-        overall = {kind: accuracy(measured, gate.confidence) for kind, measured in by_kind.items()}
+        overall = {kind: self._estimate(measured) for kind, measured in by_kind.items()}
         self._record_metrics(version, by_kind, overall)
-        released, decisions = decide(gate, overall, float_kind=FLOAT_REFERENCE, production=production)
+        released, decisions = decide(gate, self._task.label, overall, float_kind=FLOAT_REFERENCE, production=production)
         for decision in decisions:
             verdict = Verdict(decision.verdict)
             self._registry.add_gate_result(self._task.name, version, decision.name, verdict, decision.detail)
@@ -137,15 +152,15 @@ class Candidate:
     ) -> None:
         if self._registry.version(self._task.name, version).metrics:
             return
-        confidence = self._task.gates.quality.confidence
-        metrics = [_metric("all", kind, estimate) for kind, estimate in overall.items()]
+        measure = measure_of(self._task.label)
+        metrics = [_metric("all", kind, measure, found) for kind, found in overall.items()]
         for kind, measured in by_kind.items():
-            metrics.extend(_metric(m.site, kind, accuracy([m], confidence)) for m in measured)
+            metrics.extend(_metric(m.site, kind, measure, self._estimate([m])) for m in measured)
         self._registry.add_metrics(self._task.name, version, metrics)
 
 
-def _metric(scope: str, kind: str, estimate: Estimate) -> VersionMetric:
-    return VersionMetric(scope, kind, "accuracy", estimate.value, estimate.low, estimate.high, estimate.total)
+def _metric(scope: str, kind: str, measure: Measure, found: Estimate) -> VersionMetric:
+    return VersionMetric(scope, kind, measure.value, found.value, found.low, found.high, found.total)
 
 
 def _published(artifact: Artifact) -> PublishedArtifact:

@@ -161,13 +161,14 @@ class RunDriver:
         work = {site: self._question(number) for site in asked}
         for reply in self._ask(number, work, self._model.all_arrays(), progress):
             try:
+                found = measured_in(reply.site, self._task.label, evaluation_in(reply.answer))
                 self._fold(sums, reply, members[reply.site])
             except UpdateRefused as error:
                 progress.refused.add(reply.site)
                 self._leave_out(reply.site, number, error.code, error.message)
                 continue
             progress.answered.add(reply.site)
-            measured.extend(measured_in(reply.site, evaluation_in(reply.answer)))
+            measured.extend(found)
             spends.extend(spend_in(reply.site, reply.answer))
         if progress.decide(math.inf) is Verdict.FAIL:
             raise QuorumNotReached(

@@ -1,36 +1,39 @@
-"""The quality gate: estimates with intervals, and bounds that may be held, broken or undecidable.
-
-Counts may carry the discrete Laplace noise of the sites; its variance widens the intervals. Nothing here asks or stores.
-"""
+"""The quality gate: bounds on estimates that may be held, broken or undecidable. Nothing here asks or stores."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from scipy.stats import binomtest, norm
-
+from fedloop_core.measure import measure_of, measure_width
+from fedloop_core.schema import ClassLabel, Label, RegressionLabel, SurvivalLabel
 from fedloop_core.task.document import ExportTarget, QualityGate
-from fedloop_server.runs.state import Measured
+from fedloop_server.runs.estimates import Estimate, difference
 
-__all__ = ["Decision", "Estimate", "accuracy", "decide", "difference"]
+__all__ = ["Bound", "Decision", "decide"]
+
+Verdict = Literal["pass", "fail", "undecidable"]
 
 
 @dataclass(frozen=True)
-class Estimate:
-    """A share with its confidence interval; ``total`` is the number of rows behind it, possibly noised."""
+class Bound:
+    """A value that an estimate must not be below (``least``) or above, in the measure's own unit."""
 
     value: float
-    low: float
-    high: float
-    total: float
+    least: bool
 
-    @property
-    def half_width(self) -> float:
-        """Half the width of the interval."""
-        return (self.high - self.low) / 2
+    def judge(self, name: str, estimate: Estimate) -> Decision:
+        """Holds or breaks when the whole interval is on one side."""
+        side = "at least" if self.least else "at most"
+        said = f"{estimate.value:.3f} [{estimate.low:.3f}, {estimate.high:.3f}], {side} {self.value:.3f} is asked"
+        sign = 1 if self.least else -1
+        worst, best = sorted((sign * estimate.low, sign * estimate.high))
+        if worst >= sign * self.value:
+            return Decision(name, "pass", said)
+        if best < sign * self.value:
+            return Decision(name, "fail", said)
+        return Decision(name, "undecidable", said)
 
 
 @dataclass(frozen=True)
@@ -38,38 +41,13 @@ class Decision:
     """One bound and what became of it."""
 
     name: str
-    verdict: Literal["pass", "fail", "undecidable"]
+    verdict: Verdict
     detail: str
-
-
-def accuracy(measured: Sequence[Measured], confidence: float) -> Estimate:
-    """Share of right answers over all counts given, Wilson interval (Wilson 1927), widened by the noise on the counts.
-
-    Without any rows the value is 0 and the interval is everything.
-    """
-    right = sum(m.right for m in measured)
-    total = right + sum(m.wrong for m in measured)
-    if total < 1:
-        return Estimate(0.0, 0.0, 1.0, max(total, 0.0))
-    share = min(max(right / total, 0.0), 1.0)
-    rows = max(round(total), 1)
-    interval = binomtest(min(max(round(right), 0), rows), rows).proportion_ci(confidence, method="wilson")
-    variance = sum(_noise_variance(m.noise_scale) for m in measured) * (share**2 + (1 - share) ** 2) / total**2
-    widening = float(norm.ppf((1 + confidence) / 2)) * math.sqrt(variance)
-    low = share - math.hypot(share - interval.low, widening)
-    high = share + math.hypot(interval.high - share, widening)
-    return Estimate(share, max(low, 0.0), min(high, 1.0), total)
-
-
-def difference(first: Estimate, second: Estimate) -> Estimate:
-    """``first - second`` as if measured on different rows, which is wider than on the same: never too sure."""
-    value = first.value - second.value
-    half = math.hypot(first.half_width, second.half_width)
-    return Estimate(value, max(value - half, -1.0), min(value + half, 1.0), min(first.total, second.total))
 
 
 def decide(
     gate: QualityGate,
+    label: Label,
     artifacts: Mapping[ExportTarget, Estimate],
     *,
     float_kind: ExportTarget,
@@ -79,37 +57,37 @@ def decide(
 
     Args:
         gate: the task's bounds.
-        artifacts: overall accuracy of each artifact that would ship.
+        label: says which of the bounds is meant, and its unit.
+        artifacts: overall estimate of the label's measure for each artifact that would ship.
         float_kind: the artifact that stands for the model before quantisation.
-        production: overall accuracy of the version in production on the same rows, if there is one.
+        production: overall estimate of the version in production on the same rows, if there is one.
     """
+    measure, width, bound = measure_of(label), measure_width(label), _bound(gate, label)
+
+    def gain(estimate: Estimate, other: Estimate) -> Estimate:
+        return difference(estimate, other) if measure.rises else difference(other, estimate)
+
+    to_float, to_production = (
+        Bound(-loss * width, least=True) for loss in (gate.maximum_loss_to_float, gate.maximum_loss_to_production)
+    )
     decisions: list[Decision] = []
     for kind, estimate in artifacts.items():
-        decisions.append(_bound(f"{kind}: accuracy", estimate, gate.minimum_accuracy))
+        decisions.append(bound.judge(f"{kind}: {measure.words}", estimate))
         if kind != float_kind and float_kind in artifacts:
-            loss = difference(estimate, artifacts[float_kind])
-            decisions.append(_bound(f"{kind}: against {float_kind}", loss, -gate.maximum_loss_to_float))
+            decisions.append(to_float.judge(f"{kind}: against {float_kind}", gain(estimate, artifacts[float_kind])))
         if production is not None:
-            loss = difference(estimate, production)
-            decisions.append(_bound(f"{kind}: against production", loss, -gate.maximum_loss_to_production))
+            decisions.append(to_production.judge(f"{kind}: against production", gain(estimate, production)))
     failed = any(decision.verdict == "fail" for decision in decisions)
     open_question = any(decision.verdict == "undecidable" for decision in decisions)
     released = not failed and (not open_question or gate.when_undecidable == "release")
     return released, tuple(decisions)
 
 
-def _bound(name: str, estimate: Estimate, bound: float) -> Decision:
-    said = f"{estimate.value:.3f} [{estimate.low:.3f}, {estimate.high:.3f}], at least {bound:.3f} is asked"
-    if estimate.low >= bound:
-        return Decision(name, "pass", said)
-    if estimate.high < bound:
-        return Decision(name, "fail", said)
-    return Decision(name, "undecidable", said)
-
-
-def _noise_variance(scale: float) -> float:
-    """Variance of the discrete Laplace distribution with scale b: ``2 p / (1 - p)**2`` with ``p = exp(-1 / b)``."""
-    if scale <= 0:
-        return 0.0
-    p = math.exp(-1 / scale)
-    return 2 * p / (1 - p) ** 2
+def _bound(gate: QualityGate, label: Label) -> Bound:
+    match label:
+        case ClassLabel():
+            return Bound(gate.minimum_accuracy, least=True)
+        case RegressionLabel():
+            return Bound(gate.maximum_error * measure_width(label), least=False)
+        case SurvivalLabel():
+            return Bound(gate.minimum_concordance, least=True)

@@ -24,14 +24,17 @@ from fedloop_core.strict import Strict
 from fedloop_core.task.document import ExportTarget
 
 __all__ = [
+    "AnswersMeasured",
     "ArtifactMeasured",
     "AttemptStarted",
+    "ErrorsMeasured",
     "Event",
     "EventAdapter",
     "GateDecided",
     "LeftOut",
     "Measured",
     "Member",
+    "PairsMeasured",
     "Phase",
     "RoundClosed",
     "RoundOpened",
@@ -45,6 +48,9 @@ __all__ = [
     "VersionRegistered",
     "apply",
 ]
+
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class Phase(enum.StrEnum):
@@ -76,13 +82,51 @@ class LeftOut(Strict):
     reason: str
 
 
-class Measured(Strict):
+class AnswersMeasured(Strict):
     """Counts of right and wrong answers at one site, noised by discrete Laplace of scale ``noise_scale`` when above 0."""
 
+    kind: Literal["classes"] = "classes"
     site: str
-    right: float
-    wrong: float
-    noise_scale: float = 0.0
+    right: Finite
+    wrong: Finite
+    noise_scale: NotNegative = 0.0
+
+
+class ErrorsMeasured(Strict):
+    """Rows at one site and the sums of their absolute and squared errors, in the label's unit.
+
+    No error is above ``width``, the label's range. When ``noise_scale`` is above 0, discrete Laplace noise of that scale
+    lies on each of three sums of which these are made, s being errors as shares of the range: ``s^2``, ``s - s^2``, ``1 - s``.
+    """
+
+    kind: Literal["regression"] = "regression"
+    site: str
+    rows: Finite
+    absolute: Finite
+    squared: Finite
+    width: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    noise_scale: NotNegative = 0.0
+
+
+class PairsMeasured(Strict):
+    """Concordant and comparable pairs of rows at one site, and how they are spread over its rows.
+
+    With c and n the pairs of each row that are concordant and comparable, the last three are the sums over rows of c * c,
+    c * n and n * n: pairs that share a row are not independent, and these say how little.
+    """
+
+    kind: Literal["survival"] = "survival"
+    site: str
+    rows: NotNegative
+    concordant: NotNegative
+    comparable: NotNegative
+    concordant_squared: NotNegative
+    concordant_comparable: NotNegative
+    comparable_squared: NotNegative
+
+
+Measured = Annotated[AnswersMeasured | ErrorsMeasured | PairsMeasured, Field(discriminator="kind")]
+"""What an evaluation found at one site, by kind of label."""
 
 
 class SiteSpend(Strict):
@@ -230,7 +274,7 @@ class RunState(Strict):
         return self.phase in {Phase.FINISHED, Phase.FAILED}
 
     def measured(self, version: int, kind: str) -> tuple[Measured, ...] | None:
-        """Counts of an artifact that was evaluated; None when it was not."""
+        """What was found of an artifact that was evaluated; None when it was not."""
         found = (m.measured for m in self.artifacts if (m.version, m.kind) == (version, kind))
         return next(found, None)
 

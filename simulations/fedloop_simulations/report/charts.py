@@ -9,6 +9,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
+from fedloop_core.measure import Measure
 from fedloop_simulations.report.drawing import ALARM, INK, MUTED, SERIES, new_figure, quiet, to_svg
 from fedloop_simulations.report.model import RunReport
 
@@ -19,7 +20,7 @@ _NAMED_DEVICES = 24
 
 
 def stream_chart(report: RunReport) -> str:
-    """Accuracy of the devices' answers by phase, with intervals."""
+    """The measure of the devices' answers by phase, with intervals."""
     if not report.stream:
         return ""
     figure = new_figure(0.75 + 0.45 * len(report.stream))
@@ -27,17 +28,26 @@ def stream_chart(report: RunReport) -> str:
     colours = {"before": SERIES[0], "under": ALARM, "after": SERIES[1]}
     for at, phase in enumerate(report.stream):
         colour = colours[phase.phase]
-        axes.barh(at, phase.accuracy, height=0.56, color=colour, alpha=0.85)
+        axes.barh(at, phase.value, height=0.56, color=colour, alpha=0.85)
         axes.hlines(at, phase.low, phase.high, color=INK, linewidth=1.2)
         axes.vlines([phase.low, phase.high], at - 0.1, at + 0.1, color=INK, linewidth=1.2)
-        axes.annotate(f"{100 * phase.accuracy:.1f} %", (0.012, at), va="center", color="white", fontweight="bold")
+        axes.annotate(
+            report.shown(phase.value),
+            (0.0, at),
+            xytext=(5, 0),
+            textcoords="offset points",
+            va="center",
+            color="white",
+            fontweight="bold",
+        )
     axes.set_yticks(range(len(report.stream)), [PHASES[phase.phase] for phase in report.stream])
     axes.set_ylim(len(report.stream) - 0.5, -0.5)
-    axes.set_xlim(0, 1)
-    axes.xaxis.set_major_formatter(PercentFormatter(1.0))
+    axes.set_xlim(0, _top(report.measure, max(phase.high for phase in report.stream)))
+    if report.measure is Measure.ACCURACY:
+        axes.xaxis.set_major_formatter(PercentFormatter(1.0))
     quiet(axes, grid="x")
     axes.spines["bottom"].set_visible(False)
-    return to_svg(figure, "stream", "Accuracy on the stream by phase")
+    return to_svg(figure, "stream", f"{report.measure.words.capitalize()} on the stream by phase")
 
 
 def drift_chart(report: RunReport) -> str:
@@ -117,7 +127,7 @@ def device_chart(report: RunReport) -> str:
 
 
 def round_chart(report: RunReport) -> str:
-    """Accuracy of each site by round, one panel for each run."""
+    """The measure of each site by round, one panel for each run."""
     if not report.rounds:
         return ""
     versions = sorted({point.version for point in report.rounds})
@@ -130,7 +140,7 @@ def round_chart(report: RunReport) -> str:
                 key=lambda point: point.round,
             )
             where, colour = [point.round for point in points], _colour(at)
-            axes.plot(where, [point.accuracy for point in points], color=colour, marker="o", markersize=3.5, label=site)
+            axes.plot(where, [point.value for point in points], color=colour, marker="o", markersize=3.5, label=site)
             axes.fill_between(
                 where, [point.low for point in points], [point.high for point in points], color=colour, alpha=0.1, lw=0
             )
@@ -138,12 +148,14 @@ def round_chart(report: RunReport) -> str:
         axes.set_xlabel("round")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         quiet(axes, grid="y")
-    low = min(point.accuracy for point in report.rounds)
-    panels[0].set_ylim(max(0.0, min(0.5, low - 0.1)), 1.01)
-    panels[0].set_ylabel("accuracy on evaluation rows")
-    panels[0].yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+    low = min(point.value for point in report.rounds)
+    bottom = max(0.0, min(0.5, low - 0.1)) if report.measure.rises else 0.0
+    panels[0].set_ylim(bottom, 1.01 * _top(report.measure, max(point.value for point in report.rounds)))
+    panels[0].set_ylabel(f"{report.measure.words} on evaluation rows")
+    if report.measure is Measure.ACCURACY:
+        panels[0].yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
     _legend_beside(panels[-1], len(report.sites))
-    return to_svg(figure, "rounds", "Accuracy of each site by round")
+    return to_svg(figure, "rounds", f"{report.measure.words.capitalize()} of each site by round")
 
 
 def privacy_chart(report: RunReport) -> str:
@@ -207,6 +219,11 @@ def artifact_chart(report: RunReport) -> str:
         quiet(axes, grid="x")
         axes.spines["left"].set_visible(False)
     return to_svg(figure, "artifacts", "Size and latency of the newest version's artifacts")
+
+
+def _top(measure: Measure, highest: float) -> float:
+    """Where an axis of the measure ends: shares at 1, errors a little above the highest."""
+    return 1.0 if measure.rises else max(1.1 * highest, 1e-9)
 
 
 def _value(axes: Axes, value: float, at: int) -> None:

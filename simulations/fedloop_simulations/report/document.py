@@ -10,7 +10,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from fedloop_core.durable import write_bytes
 from fedloop_simulations.report import charts
 from fedloop_simulations.report.drawing import chart_style
-from fedloop_simulations.report.headline import headline, percent
+from fedloop_simulations.report.headline import headline
 from fedloop_simulations.report.model import RunReport
 from fedloop_simulations.report.tables import (
     Table,
@@ -70,10 +70,11 @@ def render_report(report: RunReport) -> str:
 
 
 def _sections(report: RunReport) -> tuple[Section, ...]:
+    words = report.measure.words.capitalize()
     return (
         Section(
-            "Accuracy on the stream",
-            "What the devices answered, compared with the outcomes that came back. Lines are 95 % intervals.",
+            f"{words} on the stream",
+            "What the devices answered, compared with what was the case. Lines are 95 % intervals.",
             charts.stream_chart(report),
             stream_table(report),
             "No rows were streamed to devices.",
@@ -95,7 +96,7 @@ def _sections(report: RunReport) -> tuple[Section, ...]:
         ),
         Section(
             "Training",
-            "Accuracy of the shared model on each site's own evaluation rows, round by round. Bands are 95 % intervals"
+            f"{words} of the shared model on each site's own evaluation rows, round by round. Bands are 95 % intervals"
             + (" and include the noise added for privacy." if report.epsilon is not None else "."),
             charts.round_chart(report),
             round_table(report),
@@ -121,7 +122,7 @@ def _sections(report: RunReport) -> tuple[Section, ...]:
 
 def _tiles(report: RunReport) -> tuple[Tile, ...]:
     tiles = [
-        Tile(charts.PHASES[phase.phase], percent(phase.accuracy), f"accuracy on {phase.rows} rows")
+        Tile(charts.PHASES[phase.phase], report.shown(phase.value), f"{report.measure.words} on {phase.rows} rows")
         for phase in report.stream
     ]
     spent = [line.epsilon for line in report.privacy if line.epsilon is not None]

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 
-from fedloop_simulations.report.model import RunReport
+from fedloop_simulations.report.model import RunReport, StreamPhase
+from fedloop_simulations.report.spelling import with_value
 
-__all__ = ["headline", "percent"]
+__all__ = ["headline"]
 
 _SHIFTS = {
     "none": "nothing",
@@ -14,11 +15,6 @@ _SHIFTS = {
     "label": "the mix of outcomes changed",
     "concept": "the same inputs came to mean something else",
 }
-
-
-def percent(share: float) -> str:
-    """A share in per cent with one decimal, kept on one line."""
-    return f"{100 * share:.1f}\u00a0%"
 
 
 def headline(report: RunReport) -> tuple[str, ...]:
@@ -33,7 +29,7 @@ def _trained(report: RunReport) -> str:
         devices = len(report.devices)
         sentence += f", and {devices} {'device' if devices == 1 else 'devices'} answered"
     before = report.phase("before")
-    return f"{sentence} with {percent(before.accuracy)} accuracy." if before else f"{sentence}."
+    return f"{sentence} {_worth(report, before)}." if before else f"{sentence}."
 
 
 def _shifted(report: RunReport) -> str:
@@ -47,7 +43,7 @@ def _shifted(report: RunReport) -> str:
     sentence = f"At tick {changed} {_SHIFTS[report.drift_kind]}"
     under = report.phase("under")
     if under is not None:
-        sentence += f" and accuracy came to {percent(under.accuracy)}"
+        sentence += f" and {report.measure.words} came to {report.shown(under.value)}"
     alarms = sorted((s for s in report.drift if s.alarmed and s.tick >= changed), key=lambda score: score.tick)
     if alarms:
         noticed = len({score.site for score in alarms})
@@ -72,4 +68,8 @@ def _recovered(report: RunReport) -> str:
     sentence = (
         f"Version {newest} was trained on what came back and now runs on {serving[newest]} of {serving.total()} devices"
     )
-    return f"{sentence}, with {percent(after.accuracy)} accuracy." if after else f"{sentence}."
+    return f"{sentence}, {_worth(report, after)}." if after else f"{sentence}."
+
+
+def _worth(report: RunReport, phase: StreamPhase) -> str:
+    return with_value(report.measure, phase.value, report.unit)

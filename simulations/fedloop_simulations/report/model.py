@@ -6,8 +6,10 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
+from fedloop_core.measure import Measure
 from fedloop_core.strict import Strict
 from fedloop_simulations.drift import DriftKind
+from fedloop_simulations.report.spelling import spelled
 
 __all__ = [
     "ArtifactLine",
@@ -27,14 +29,14 @@ Count = Annotated[int, Field(ge=1)]
 
 
 class RoundPoint(Strict):
-    """Accuracy on a site's evaluation rows in a round of the run that made ``version``, with its interval."""
+    """The measure on a site's evaluation rows in a round of the run that made ``version``, with its interval."""
 
     version: Count
     site: str
     round: Natural
-    accuracy: Share
-    low: Share
-    high: Share
+    value: NotNegative
+    low: NotNegative
+    high: NotNegative
 
 
 class PrivacyLine(Strict):
@@ -50,14 +52,14 @@ class PrivacyLine(Strict):
 class ArtifactLine(Strict):
     """A file of a version: length in bytes, median latency of one prediction, and how it compares.
 
-    ``accuracy`` is measured at the sites; ``agreement`` is the share of inputs on which it names the float model's class.
+    ``value`` is the measure at the sites; ``agreement`` is the share of inputs on which it names the float model's class.
     """
 
     version: Count
     kind: str
     bytes: Natural
     latency_us: NotNegative | None = None
-    accuracy: Share | None = None
+    value: NotNegative | None = None
     agreement: Share | None = None
 
 
@@ -82,12 +84,12 @@ class DriftScore(Strict):
 
 
 class StreamPhase(Strict):
-    """Accuracy of what devices answered: before the shift, under it with the old version, and with the new one."""
+    """The measure of what devices answered: before the shift, under it with the old version, and with the new one."""
 
     phase: Literal["before", "under", "after"]
-    accuracy: Share
-    low: Share
-    high: Share
+    value: NotNegative
+    low: NotNegative
+    high: NotNegative
     rows: Natural
 
 
@@ -102,12 +104,14 @@ class RunReport(Strict):
     """The whole report. Ticks count steps of the simulation; ``last_tick`` is where it ended.
 
     ``epsilon`` is the task's for one run, absent without privacy; ``private`` is false whenever noise could be repeated
-    or was absent. ``drift_kind`` and ``drift_tick`` say what was injected, and when.
+    or was absent. ``measure`` is what every value is of, ``unit`` that of an absolute error. ``drift_kind`` and ``drift_tick`` say what was injected, and when.
     """
 
     title: str
     task: str
     fedloop: str
+    measure: Measure = Measure.ACCURACY
+    unit: str = ""
     seed: int | None
     epsilon: NotNegative | None
     private: bool
@@ -141,6 +145,10 @@ class RunReport(Strict):
         """The version that each device answers with at the end."""
         changes = sorted(self.device_versions, key=lambda change: change.tick)
         return {change.device: change.version for change in changes}
+
+    def shown(self, value: float) -> str:
+        """A value of the measure as text."""
+        return spelled(self.measure, value, self.unit)
 
     def phase(self, name: Literal["before", "under", "after"]) -> StreamPhase | None:
         """A phase of the stream, if rows were streamed in it."""

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from fedloop_simulations.report.charts import PHASES
-from fedloop_simulations.report.headline import percent
-from fedloop_simulations.report.model import RunReport
+from fedloop_simulations.report.model import RoundPoint, RunReport, StreamPhase
+from fedloop_simulations.report.spelling import percent
 
 __all__ = ["Table", "artifact_table", "device_table", "drift_table", "privacy_table", "round_table", "stream_table"]
 
@@ -24,17 +24,17 @@ class Table:
 
 
 def stream_table(report: RunReport) -> Table:
-    """Accuracy by phase."""
+    """The measure by phase."""
     rows = (
         (
             PHASES[phase.phase],
-            percent(phase.accuracy),
-            f"{percent(phase.low)} to {percent(phase.high)}",
+            report.shown(phase.value),
+            _interval(report, phase),
             str(phase.rows),
         )
         for phase in report.stream
     )
-    return Table(("phase", "accuracy", "95 % interval", "rows"), tuple(rows))
+    return Table(("phase", report.measure.words, "95 % interval", "rows"), tuple(rows))
 
 
 def drift_table(report: RunReport) -> Table:
@@ -64,19 +64,19 @@ def device_table(report: RunReport) -> Table:
 
 
 def round_table(report: RunReport) -> Table:
-    """Accuracy by run, round and site."""
+    """The measure by run, round and site."""
     points = sorted(report.rounds, key=lambda point: (point.version, point.round, report.sites.index(point.site)))
     rows = (
         (
             point.site,
             str(point.version),
             str(point.round),
-            percent(point.accuracy),
-            f"{percent(point.low)} to {percent(point.high)}",
+            report.shown(point.value),
+            _interval(report, point),
         )
         for point in points
     )
-    return Table(("site", "version", "round", "accuracy", "95 % interval"), tuple(rows))
+    return Table(("site", "version", "round", report.measure.words, "95 % interval"), tuple(rows))
 
 
 def privacy_table(report: RunReport) -> Table:
@@ -96,11 +96,17 @@ def artifact_table(report: RunReport) -> Table:
             str(line.version),
             f"{line.bytes:,}",
             *_numbers((line.latency_us,), ",.1f"),
-            *(_NONE if share is None else percent(share) for share in (line.accuracy, line.agreement)),
+            _NONE if line.value is None else report.shown(line.value),
+            _NONE if line.agreement is None else percent(line.agreement),
         )
         for line in report.artifacts
     )
-    return Table(("artifact", "version", "bytes", "latency, µs", "accuracy", "agrees with float"), tuple(rows))
+    headings = ("artifact", "version", "bytes", "latency, µs", report.measure.words, "agrees with float")
+    return Table(headings, tuple(rows))
+
+
+def _interval(report: RunReport, found: RoundPoint | StreamPhase) -> str:
+    return f"{report.shown(found.low)} to {report.shown(found.high)}"
 
 
 def _numbers(values: Iterable[float | None], form: str) -> tuple[str, ...]:

@@ -206,7 +206,7 @@ class Derivatives(_message.Message):
     def __init__(self, evaluation: _Optional[_Union[Evaluation, _Mapping]] = ...) -> None: ...
 
 class Evaluation(_message.Message):
-    __slots__ = ("present", "correct", "total", "loss_sum", "noised", "noise_scale", "spend", "absolute_error_sum", "squared_error_sum")
+    __slots__ = ("present", "correct", "total", "loss_sum", "noised", "noise_scale", "spend", "absolute_error_sum", "squared_error_sum", "pairs")
     PRESENT_FIELD_NUMBER: _ClassVar[int]
     CORRECT_FIELD_NUMBER: _ClassVar[int]
     TOTAL_FIELD_NUMBER: _ClassVar[int]
@@ -216,6 +216,7 @@ class Evaluation(_message.Message):
     SPEND_FIELD_NUMBER: _ClassVar[int]
     ABSOLUTE_ERROR_SUM_FIELD_NUMBER: _ClassVar[int]
     SQUARED_ERROR_SUM_FIELD_NUMBER: _ClassVar[int]
+    PAIRS_FIELD_NUMBER: _ClassVar[int]
     present: bool
     correct: float
     total: float
@@ -225,4 +226,17 @@ class Evaluation(_message.Message):
     spend: PrivacySpend
     absolute_error_sum: float
     squared_error_sum: float
-    def __init__(self, present: _Optional[bool] = ..., correct: _Optional[float] = ..., total: _Optional[float] = ..., loss_sum: _Optional[float] = ..., noised: _Optional[bool] = ..., noise_scale: _Optional[float] = ..., spend: _Optional[_Union[PrivacySpend, _Mapping]] = ..., absolute_error_sum: _Optional[float] = ..., squared_error_sum: _Optional[float] = ...) -> None: ...
+    pairs: PairSums
+    def __init__(self, present: _Optional[bool] = ..., correct: _Optional[float] = ..., total: _Optional[float] = ..., loss_sum: _Optional[float] = ..., noised: _Optional[bool] = ..., noise_scale: _Optional[float] = ..., spend: _Optional[_Union[PrivacySpend, _Mapping]] = ..., absolute_error_sum: _Optional[float] = ..., squared_error_sum: _Optional[float] = ..., pairs: _Optional[_Union[PairSums, _Mapping]] = ...) -> None: ...
+
+class PairSums(_message.Message):
+    __slots__ = ("rows", "concordant_squared", "concordant_comparable", "comparable_squared")
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    CONCORDANT_SQUARED_FIELD_NUMBER: _ClassVar[int]
+    CONCORDANT_COMPARABLE_FIELD_NUMBER: _ClassVar[int]
+    COMPARABLE_SQUARED_FIELD_NUMBER: _ClassVar[int]
+    rows: float
+    concordant_squared: float
+    concordant_comparable: float
+    comparable_squared: float
+    def __init__(self, rows: _Optional[float] = ..., concordant_squared: _Optional[float] = ..., concordant_comparable: _Optional[float] = ..., comparable_squared: _Optional[float] = ...) -> None: ...
