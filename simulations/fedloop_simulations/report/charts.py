@@ -13,7 +13,7 @@ from fedloop_core.measure import Measure
 from fedloop_simulations.report.drawing import ALARM, INK, MUTED, SERIES, new_figure, quiet, to_svg
 from fedloop_simulations.report.model import RunReport
 
-__all__ = ["artifact_chart", "device_chart", "drift_chart", "privacy_chart", "round_chart", "stream_chart"]
+__all__ = ["PHASES", "artifact_chart", "device_chart", "drift_chart", "privacy_chart", "round_chart", "stream_chart"]
 
 PHASES = {"before": "before the shift", "under": "under the shift", "after": "with the new version"}
 _NAMED_DEVICES = 24
