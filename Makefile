@@ -24,6 +24,12 @@ check: $(STAMP) ## Style, types, layers, fresh generated code
 bench: $(BENCH_STAMP) ## Benchmarks; add SHORT=--short for the short form
 	$(BIN)/python benchmarks/simulate.py $(SHORT)
 
+chaos: $(STAMP) ## Kill runs at random moments and compare with those that nobody killed; SHORT=--short for the short form
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/chaos.py $(SHORT)
+
+paper: $(STAMP) ## Published tables beside ours; DATA=folder with UCI's heart files, else they are downloaded after asking
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/paper.py $(if $(DATA),--data $(DATA)) $(SHORT)
+
 proto: $(STAMP) ## Write the Python code of the .proto files anew
 	$(BIN)/python proto/generate.py
 
