@@ -1,0 +1,51 @@
+"""The rival: Flower's own simulation on Ray, of the same ServerApp logic and the same sites.
+
+Two actors, one core each, while our run and the loops use one core. Flower hands messages over and out by polls of 0.1 s, so
+its rounds last whole tenths of a second whatever the work.
+"""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+from flwr.simulation import run_simulation
+
+from fedloop_server.app import drive
+from fedloop_server.home import CoordinatorHome
+from fedloop_server.runs.state import RunState
+from ours import RUN_ID, Finished, RoundClock, finished, make_plan
+from ray_sites import partition_app
+from workload import SITES
+
+__all__ = ["ACTORS", "run_flower"]
+
+ACTORS = 2
+
+
+def run_flower(folder: Path, rounds: int) -> Finished:
+    """One run; the ServerApp drives in a thread of this process, the sites live in Ray's actors."""
+    home = CoordinatorHome(folder / "coordinator")
+    make_plan(home, rounds)
+    clock = RoundClock()
+    ended: list[RunState] = []
+    server = ServerApp()
+
+    @server.main()
+    def main(grid: Grid, context: Context) -> None:  # noqa: ARG001  Flower calls with both
+        ended.append(drive(grid, home, RUN_ID, clock))
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Flower's and Ray's own, among them that this function is deprecated
+        run_simulation(
+            server,
+            partition_app(str(folder / "sites"), home.envelope_key.verifying.raw),
+            SITES,
+            backend_config={
+                "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
+                "init_args": {"num_cpus": ACTORS, "include_dashboard": False},
+            },
+        )
+    return finished(home, ended[0], clock)

@@ -1,0 +1,42 @@
+"""The benchmarks run and tell what they promise; how fast anything is depends on the machine and is not asserted."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(find_spec("ray") is None, reason="ray comes with the extra `bench`: make bench")
+def test_simulate_compares_with_flower_and_with_bare_loops() -> None:
+    ran = subprocess.run(
+        [sys.executable, "benchmarks/simulate.py", "--short", "--json"],
+        cwd=REPOSITORY,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr[-2000:]
+    told = json.loads(ran.stdout)
+    for ratio in ("ratio_flower", "ratio_loop", "ratio_loop_fastest_tenth"):
+        assert math.isfinite(told[ratio])
+        assert told[ratio] > 0
+    assert set(told["rivals"]) == {"ours", "flower", "bare_loop", "torch_loop"}
+    for rival in told["rivals"].values():
+        assert rival["seconds_per_round"] > 0
+        assert 0.5 < rival["accuracy"] <= 1  # the ten digits are learned, not guessed
+    split = told["split_seconds"]
+    assert {"training", "serialisation", "rest", "whole"} <= set(split)
+    assert min(split["training"], split["serialisation"], split["whole"]) > 0
+    assert {"cores", "load", "python", "versions"} <= set(told)
