@@ -162,7 +162,7 @@ def misplaced_names(features: tuple[Feature, ...], label: Label) -> list[tuple[P
             problems.append((place, f"the name {name!r} is given twice; features and label need names of their own"))
         seen.add(name)
     for at, feature in enumerate(features):
-        if isinstance(feature, ImageFeature | SignalFeature) and feature.name in _INPUT_NAMES:
+        if feature.kind in {"image", "signal"} and feature.name in _INPUT_NAMES:
             why = f"an image or signal may not be named {feature.name!r}, as the input of all such features is"
             problems.append((("features", at, "name"), why))
     return problems
@@ -184,17 +184,17 @@ class FeatureSchema(Strict):
     @property
     def numeric(self) -> tuple[NumericFeature, ...]:
         """The numeric features, in order: the columns of the input ``numeric``."""
-        return tuple(f for f in self.features if isinstance(f, NumericFeature))
+        return tuple(f for f in self.features if f.kind == "numeric")
 
     @property
     def categorical(self) -> tuple[CategoricalFeature, ...]:
         """The categorical features, in order: the columns of the input ``categorical``."""
-        return tuple(f for f in self.features if isinstance(f, CategoricalFeature))
+        return tuple(f for f in self.features if f.kind == "categorical")
 
     @property
     def tensors(self) -> tuple[ImageFeature | SignalFeature, ...]:
         """Images and signals: each is an input of its own, named as the feature."""
-        return tuple(f for f in self.features if isinstance(f, ImageFeature | SignalFeature))
+        return tuple(f for f in self.features if f.kind == "image" or f.kind == "signal")
 
     @property
     def outputs(self) -> int:

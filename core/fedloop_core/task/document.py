@@ -354,8 +354,8 @@ class Task(Strict):
 
     @property
     def feature_schema(self) -> FeatureSchema:
-        """Features and label together."""
-        return FeatureSchema(features=self.features, label=self.label)
+        """Features and label together, which fit since the task was checked."""
+        return FeatureSchema.model_construct(features=self.features, label=self.label)
 
     def canonical(self) -> bytes:
         """The document as canonical JSON: what is stored, sent and digested."""
