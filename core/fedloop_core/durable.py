@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import secrets
 from pathlib import Path
@@ -45,20 +46,32 @@ def append_line(path: Path, line: str, *, sync: bool = True) -> None:
     Raises:
         StorageError: the disk is full or the file cannot be written.
     """
+    content = line.encode() + b"\n"
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        new = not path.exists()
-        with path.open("a", encoding="utf-8") as file:
-            file.write(line + "\n")
-            file.flush()
+        new = sync and not path.exists()
+        descriptor = _open_to_append(path)
+        try:
+            if os.write(descriptor, content) != len(content):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             if sync:
-                os.fsync(file.fileno())
-        if new and sync:
+                os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        if new:
             _sync_folder(path.parent)
     except OSError as error:
         raise StorageError(
             f"cannot append to {path}: {error.strerror}.", hint="Free space or correct rights."
         ) from error
+
+
+def _open_to_append(path: Path) -> int:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+    try:
+        return os.open(path, flags, 0o644)
+    except FileNotFoundError:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return os.open(path, flags, 0o644)
 
 
 def _sync_folder(folder: Path) -> None:

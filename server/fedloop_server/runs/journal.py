@@ -47,8 +47,7 @@ class RunJournal:
         content = arrays_to_bytes(arrays)
         if self._durable:
             write_bytes(self._folder / file, content)
-        else:
-            self._folder.mkdir(parents=True, exist_ok=True)
+        else:  # the attempt's first event made the folder
             (self._folder / file).write_bytes(content)
         return file
 
