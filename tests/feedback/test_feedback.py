@@ -1,0 +1,389 @@
+"""What comes back from devices is kept once, counted for the version that it belongs to, and paid for before it is told."""
+
+from __future__ import annotations
+
+import math
+import stat
+import threading
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from fedloop_clients.data.site_data import EVALUATION, ORIGINAL, SiteData
+from fedloop_clients.feedback.charging import charge_verdicts
+from fedloop_clients.feedback.store import FeedbackStore
+from fedloop_clients.feedback.watch import SiteWatch, reference_of
+from fedloop_clients.monitoring.monitor import DriftKind, ErrorCount, MonitorPlan, Reference
+from fedloop_clients.monitoring.verdict import VerdictPlan
+from fedloop_clients.policy import Budget, SiteConfig
+from fedloop_clients.privacy.affording import affords_run
+from fedloop_clients.privacy.charges import NonPrivateCharge, PureCharge
+from fedloop_clients.privacy.ledger import Ledger
+from fedloop_core.dataset import Dataset
+from fedloop_core.encoding import NUMERIC
+from fedloop_core.errors import BudgetExhausted, SketchRefused, StorageError
+from fedloop_core.noise import SeededNoise
+from fedloop_core.scaling import Scaler
+from fedloop_core.schema import ClassLabel, NumericFeature
+from fedloop_core.sketch import Profile, Sketch
+from fedloop_core.task.document import FederatedAveraging, LogisticModel, Privacy, Rounds, Task
+from fedloop_edge.hub import ReceivedExample, ReceivedSketch, ReceivedStatus
+from fedloop_proto.fleet.v1 import fleet_pb2
+
+TASK = Task(
+    format=1,
+    name="wards",
+    features=tuple(NumericFeature(kind="numeric", name=name, range=(-4.0, 4.0)) for name in ("a", "b")),
+    label=ClassLabel(kind="classes", name="outcome", classes=("no", "yes")),
+    model=LogisticModel(kind="logistic"),
+    training=FederatedAveraging(algorithm="fedavg", local_steps=5, batch_size=32),
+    privacy=Privacy(epsilon=8.0, delta=1e-4),
+    rounds=Rounds(count=4),
+)
+SCHEMA = TASK.feature_schema
+PROFILE = Profile.for_schema(SCHEMA, Scaler.from_ranges(SCHEMA))
+WINDOW = 40
+
+
+def some_rows(count: int, prefix: str = "u", seed: int = 0, shift: float = 0.0) -> Dataset:
+    values = np.random.default_rng(seed).normal(shift, 1, (count, 2)).clip(-4, 4).astype(np.float32)
+    labels = (values.sum(axis=1) > 0).astype(np.int64)
+    return Dataset({NUMERIC: values}, labels, tuple(f"{prefix}{at}" for at in range(count)))
+
+
+def example(sequence: int, *, queue: str = "q1", version: int = 1, predicted: str = "no", label: str = "yes") -> Any:
+    return ReceivedExample(
+        queue_id=queue,
+        sequence=sequence,
+        task="wards",
+        version=version,
+        prediction_id=f"{queue}-{sequence}",
+        inputs={NUMERIC: np.array([[sequence / 10, -1.0]], dtype=np.float32)},
+        predicted=predicted,
+        label=label,
+        unit=f"patient-{sequence}",
+        observed_unix=1_800_000_000,
+    )
+
+
+class Sums:
+    """A runtime that says "yes" where the features add up to more than 0, for lack of a device."""
+
+    description = SimpleNamespace(features=SCHEMA)
+
+    def run(self, inputs: dict[str, NDArray[Any]]) -> NDArray[np.float32]:
+        total = inputs[NUMERIC].sum(axis=1)
+        return np.stack([np.zeros_like(total), total], axis=1).astype(np.float32)
+
+
+RUNTIME: Any = Sums()
+
+
+# The store.
+
+
+def test_an_example_is_kept_once_and_waits_until_it_is_admitted(tmp_path: Path) -> None:
+    path = tmp_path / "site" / "feedback.db"
+    store = FeedbackStore(path, SCHEMA)
+    assert [store.add("d1", example(n)) for n in (1, 2, 1)] == [True, True, False]
+    assert store.add("d1", example(1, queue="q2"))  # another queue numbers its own
+    assert not store.add("d1", replace(example(2), label="no"))  # what came first stays
+    store.close()
+    store = FeedbackStore(path, SCHEMA)
+    waiting = store.waiting()
+    assert store.count_waiting() == 3
+    assert waiting.rows.units == ("patient-1", "patient-2", "patient-1")
+    assert waiting.rows.labels.tolist() == [1, 1, 1]
+    assert waiting.rows.inputs[NUMERIC][:, 0].tolist() == pytest.approx([0.1, 0.2, 0.1])
+    store.add("d1", example(3))
+    store.mark_admitted(waiting)  # the one that came in between goes on waiting
+    store.close()
+    store = FeedbackStore(path, SCHEMA)
+    assert store.waiting().rows.units == ("patient-3",)
+    assert not store.add("d1", example(1))  # admitted, and not taken again
+    assert store.count_waiting() == 1
+    store.mark_admitted(store.waiting())
+    assert len(store.waiting().rows) == 0
+    store.close()
+
+
+def test_the_store_is_its_owners_alone_and_says_when_it_cannot_keep(tmp_path: Path) -> None:
+    path = tmp_path / "feedback.db"
+    store = FeedbackStore(path, SCHEMA)
+    store.add("d1", example(1))
+    modes = {file.name: stat.S_IMODE(file.stat().st_mode) for file in tmp_path.iterdir()}
+    assert set(modes.values()) == {0o600}
+    store.close()
+    with pytest.raises(StorageError, match=r"feedback\.db"):
+        store.add("d1", example(2))
+
+
+def test_hubs_may_deliver_from_several_threads(tmp_path: Path) -> None:
+    store = FeedbackStore(tmp_path / "feedback.db", SCHEMA)
+    kept: list[bool] = []
+    threads = [
+        threading.Thread(target=lambda: kept.extend(store.add("d1", example(n)) for n in range(30))) for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (sum(kept), len(kept), store.count_waiting()) == (30, 120, 30)
+    store.close()
+
+
+# The watch.
+
+
+class Watched:
+    """A watch over version 1 with exact verdicts, unless told otherwise, and a reference of 200 rows."""
+
+    def __init__(self, epsilon: float = math.inf) -> None:
+        self.store = FeedbackStore(":memory:", SCHEMA)
+        self.reports: list[tuple[str, ReceivedStatus]] = []
+        self.watch = SiteWatch(
+            TASK, self.store, SeededNoise(1), lambda device, report: self.reports.append((device, report))
+        )
+        self.epsilon = epsilon
+        self._sequence = 0
+
+    def begin(self, version: int) -> None:
+        rows = some_rows(200)
+        plan = MonitorPlan.for_task(TASK, sites=1, window_rows=WINDOW, reference_rows=len(rows))
+        reference = reference_of(PROFILE, RUNTIME, rows, rows.take(range(100)))
+        self.watch.begin(version, reference, plan, VerdictPlan.for_profile(plan, PROFILE, self.epsilon))
+
+    def send(self, rows: int, *, version: int = 1, task: str = "wards", shift: float = 0.0) -> None:
+        self.deliver(self.message(rows, version=version, task=task, shift=shift))
+
+    def message(self, rows: int, *, version: int = 1, task: str = "wards", shift: float = 0.0) -> Any:
+        self._sequence += 1
+        seen = some_rows(rows, seed=100 + self._sequence, shift=shift)
+        logits = RUNTIME.run(seen.inputs)
+        sketch = Sketch.empty(PROFILE).add(seen.inputs, logits.argmax(axis=1), np.full(rows, 0.9))
+        return sketch.to_message(task=task, version=version, window=self._sequence)
+
+    def deliver(self, message: Any) -> None:
+        self.watch.sketch("d1", ReceivedSketch(queue_id="q1", sequence=self._sequence, message=message))
+
+
+def test_a_window_closes_with_enough_rows_and_the_next_is_empty() -> None:
+    watched = Watched()
+    assert watched.watch.close_window(least_rows=1) is None  # nothing is watched yet
+    watched.begin(1)
+    watched.send(25)
+    assert watched.watch.close_window(least_rows=WINDOW) is None
+    watched.send(25)
+    window = watched.watch.close_window(least_rows=WINDOW)
+    assert window is not None
+    assert (window.finding.rows, window.finding.window, window.verdict.window) == (50, 1, 1)
+    assert not window.verdict.drifted
+    assert watched.watch.close_window(least_rows=1) is None
+    watched.send(60, shift=3.0)
+    window = watched.watch.close_window(least_rows=WINDOW)
+    assert window is not None
+    assert (window.finding.window, window.verdict.drifted, window.verdict.kind) == (2, True, DriftKind.COVARIATE)
+
+
+def test_a_sketch_of_another_version_or_task_is_counted_and_dropped() -> None:
+    watched = Watched()
+    watched.send(30)
+    assert watched.watch.stale_sketches == 1  # nothing is watched yet
+    watched.begin(2)
+    watched.send(30, version=1, shift=3.0)
+    watched.send(30, version=3, shift=3.0)
+    watched.send(30, version=2, task="others", shift=3.0)
+    assert watched.watch.stale_sketches == 4
+    assert watched.watch.close_window(least_rows=1) is None
+    watched.send(30, version=2)
+    window = watched.watch.close_window(least_rows=1)
+    assert window is not None
+    assert window.finding.rows == 30
+
+
+def other_profile(message: Any) -> None:
+    message.profile_digest = bytes(32)
+
+
+def a_count_too_many(message: Any) -> None:
+    message.columns[0].counts[0] += 1
+
+
+def a_column_too_few(message: Any) -> None:
+    del message.columns[-1]
+
+
+def absurd_rows(message: Any) -> None:
+    message.rows = 2**40
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [(other_profile, "profile"), (a_count_too_many, "sum"), (a_column_too_few, "columns"), (absurd_rows, "rows")],
+)
+def test_a_sketch_that_no_rows_can_give_is_refused_and_changes_nothing(change: Any, reason: str) -> None:
+    watched = Watched()
+    watched.begin(1)
+    watched.send(30)
+    message = watched.message(30)
+    change(message)
+    with pytest.raises(SketchRefused) as caught:
+        watched.deliver(message)
+    assert caught.value.fields["reason"] == reason
+    window = watched.watch.close_window(least_rows=1)
+    assert window is not None
+    assert window.finding.rows == 30
+
+
+def test_labels_count_once_and_for_the_version_that_predicted() -> None:
+    watched = Watched()
+    watched.begin(2)
+    for sequence in range(40):
+        for _ in range(3):  # a device sends again what was not acknowledged
+            watched.watch.labelled("d1", example(sequence, version=1, predicted="no", label="yes"))
+    watched.send(50, version=2)
+    window = watched.watch.close_window(least_rows=WINDOW)
+    assert window is not None
+    assert not window.verdict.drifted  # all of version 1's answers were wrong, and it is not watched
+    for sequence in range(40, 80):
+        for _ in range(3):
+            watched.watch.labelled("d1", example(sequence, version=2, predicted="no", label="yes"))
+    watched.send(50, version=2)
+    window = watched.watch.close_window(least_rows=WINDOW)
+    assert window is not None
+    assert (window.verdict.drifted, window.verdict.kind) == (True, DriftKind.QUALITY)
+    assert watched.store.count_waiting() == 80  # every example is kept, whatever its version
+
+
+def test_a_private_verdict_tells_no_kind_and_repeats_itself() -> None:
+    watched = Watched(epsilon=20.0)
+    watched.begin(1)
+    told = []
+    for shift in (0.0, 3.5, 0.0):
+        watched.send(WINDOW, shift=shift)
+        window = watched.watch.close_window(least_rows=WINDOW)
+        assert window is not None
+        assert window.threshold > 0
+        told.append(window.verdict)
+    assert [(verdict.drifted, verdict.kind, verdict.private) for verdict in told] == [
+        (False, None, False),  # the noise is seeded here, and says so
+        (True, None, False),
+        (True, None, False),
+    ]
+
+
+def test_reports_go_to_whoever_steers_the_rollout() -> None:
+    watched = Watched()
+    report = ReceivedStatus(
+        queue_id="q1",
+        sequence=1,
+        state=fleet_pb2.DEVICE_STATE_SERVING,
+        task="wards",
+        version=1,
+        serving_version=1,
+        assignment_counter=1,
+        code="",
+        detail="",
+        runtime="onnxruntime",
+        predictions_served=0,
+        latency_p50_us=0.0,
+    )
+    watched.watch.status("d1", report)
+    assert watched.reports == [("d1", report)]
+
+
+def test_a_reference_needs_rows_and_takes_its_errors_from_evaluation_rows() -> None:
+    rows = some_rows(100)
+    wrong = Dataset(rows.inputs, 1 - rows.labels, rows.units).take(range(30))
+    reference: Reference = reference_of(PROFILE, RUNTIME, rows, wrong)
+    assert (reference.sketch.rows, reference.quality) == (100, ErrorCount(rows=30, wrong=30))
+    assert reference_of(PROFILE, RUNTIME, rows, rows.take([])).quality == ErrorCount()
+    with pytest.raises(SketchRefused):
+        reference_of(PROFILE, RUNTIME, rows.take([]), rows)
+
+
+# Paying.
+
+
+class Purse:
+    """A site's rows, ledger and config with one budget for all blocks."""
+
+    def __init__(self, budget: float) -> None:
+        self.data = SiteData(some_rows(60), some_rows(30, "e", 1), secret=b"sixteen bytes at least")
+        self.ledger = Ledger(":memory:", lambda: 0)
+        same = Budget(epsilon=budget, delta=1e-4)
+        self.config = SiteConfig(site="north", training_budget=same, evaluation_budget=same)
+        for block in (ORIGINAL, EVALUATION):
+            self.ledger.open_block(block, budget, 1e-4)
+
+    def pay(self, charge: PureCharge | NonPrivateCharge, version: int = 1) -> None:
+        charge_verdicts(self.ledger, self.data, self.config, charge, task="wards", version=version)
+
+    def charges(self, block: str) -> tuple[Any, ...]:
+        return self.ledger.charges(block)
+
+
+def test_verdicts_are_charged_to_the_reference_and_to_the_blocks_that_their_rows_will_join() -> None:
+    purse = Purse(20.0)
+    charge = PureCharge(epsilon=2.0)
+    purse.pay(charge)
+    blocks = (ORIGINAL, EVALUATION, "feedback-1", "feedback-evaluation-1")
+    assert [purse.charges(block) for block in blocks] == [(charge,)] * 4
+    added = purse.data.add_feedback(some_rows(40, "new", 2), 0.25, SeededNoise(1))
+    assert (added.training_block, added.evaluation_block) == ("feedback-1", "feedback-evaluation-1")
+    purse.pay(charge, version=2)  # rows that version 1 was watched on pay for the next version's reference too
+    assert [len(purse.charges(block)) for block in (*blocks, "feedback-2", "feedback-evaluation-2")] == [2] * 4 + [
+        1
+    ] * 2
+    purse.ledger.verify()
+
+
+def test_a_block_that_cannot_pay_keeps_all_others_from_paying() -> None:
+    purse = Purse(20.0)
+    purse.ledger.reserve(PureCharge(epsilon=9.0), (EVALUATION,), "run-1", "evaluation")
+    head = purse.ledger.spend(ORIGINAL).epsilon
+    with pytest.raises(BudgetExhausted, match="block 'evaluation'"):
+        purse.pay(PureCharge(epsilon=9.0))
+    assert purse.ledger.spend(ORIGINAL).epsilon == head
+    assert purse.charges(ORIGINAL) == purse.charges("feedback-1") == ()
+    purse.pay(PureCharge(epsilon=0.5))
+
+
+def test_exact_verdicts_need_blocks_without_a_budget() -> None:
+    with pytest.raises(BudgetExhausted):
+        Purse(20.0).pay(NonPrivateCharge())
+    free = Purse(math.inf)
+    free.pay(NonPrivateCharge())
+    assert free.ledger.spend(ORIGINAL).unlimited
+
+
+@pytest.mark.parametrize(
+    ("budget", "spent", "affordable"),
+    [
+        (20.0, {}, True),
+        (4.0, {}, False),
+        (20.0, {ORIGINAL: 13.0}, False),
+        (20.0, {EVALUATION: 13.0}, False),  # a version could be trained, and nobody could judge it
+        (20.0, {ORIGINAL: 1.0, EVALUATION: 1.0}, True),
+    ],
+    ids=["fresh", "too small", "training rows spent", "evaluation rows spent", "a little spent"],
+)
+def test_a_run_is_affordable_when_every_block_holds_it(
+    budget: float, spent: dict[str, float], affordable: bool
+) -> None:
+    purse = Purse(budget)
+    for block, epsilon in spent.items():
+        purse.ledger.reserve(PureCharge(epsilon=epsilon), (block,), "run-0", "an earlier run")
+    assert affords_run(TASK, purse.data, purse.ledger) is affordable
+
+
+def test_a_run_without_privacy_needs_blocks_without_a_budget() -> None:
+    exact = TASK.model_copy(update={"privacy": Privacy(epsilon=math.inf)})
+    for budget, affordable in ((20.0, False), (math.inf, True)):
+        purse = Purse(budget)
+        assert affords_run(exact, purse.data, purse.ledger) is affordable
