@@ -63,8 +63,8 @@ def main() -> None:
         shifted = list(pool.map(lambda seed: _shifted(arguments.task, seed), range(1, covariate + 1)))
         unchanged = list(pool.map(lambda seed: _unchanged(arguments.task, seed), range(1, none + 1)))
     retrained = sum(run.retrained for run in unchanged)
-    least = min((run.won_back for run in shifted), default=math.nan)
-    holds = least >= _LEAST_WON_BACK and retrained <= max(1, math.floor(_MOST_RETRAINED * len(unchanged)))
+    least = min((run.won_back for run in shifted), default=1.0)
+    holds = least >= _LEAST_WON_BACK and retrained <= math.floor(_MOST_RETRAINED * len(unchanged))
     if arguments.json:
         found = {"covariate": [asdict(run) for run in shifted], "none": [asdict(run) for run in unchanged]}
         print(json.dumps(found | {"least_won_back": least, "retrained": retrained, "holds": holds}))
@@ -97,17 +97,18 @@ def _simulate(task: str, seed: int, drift: str) -> Summary:
 
 def _shifted(task: str, seed: int) -> Shifted:
     summary = _simulate(task, seed, "covariate")
-    before, under, after = (
-        math.nan if metric is None else metric.value
-        for metric in (summary.stream.before, summary.stream.under, summary.stream.after)
-    )
+    stream = summary.stream
+    if stream.before is None or stream.under is None:
+        sys.exit(f"seed {seed}: the stream of {task} has no rows before or under the shift.")
+    before, under = stream.before.value, stream.under.value
+    after = under if stream.after is None else stream.after.value  # no new version wins nothing back
     told, injected = summary.drift.detected_at_tick, summary.drift.injected_at_tick
     return Shifted(
         seed=seed,
         before=before,
         under=under,
         after=after,
-        won_back=(after - under) / (before - under) if before > under else math.nan,
+        won_back=(after - under) / (before - under) if before > under else 1.0,
         detected_ticks_later=None if told is None or injected is None else told - injected,
         seconds=summary.timings.total_seconds,
     )
