@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -71,6 +72,8 @@ def simulate(
 
     settings = SimulationSettings(out=out, devices=devices, seed=seed, drift=drift, budget=budget)
     chosen = chosen_task(task, rounds=rounds, epsilon=epsilon, scaling=scaling)
+    if budget is not None and not chosen.privacy.private:
+        raise UsageError("a budget needs privacy: none is kept at epsilon inf.", hint="Leave --budget out.")
     console = Console(stderr=True)
     world = load_world(chosen, sites=sites, seed=seed or 0, data=data, confirm=_confirm(yes, as_json))
     _clear(out, force)
@@ -94,7 +97,7 @@ def simulate(
 def _confirm(yes: bool, as_json: bool) -> Callable[[str], bool]:
     if yes:
         return lambda _: True
-    if as_json:
+    if as_json or not sys.stdin.isatty():
         return lambda _: False  # nobody is there to ask
     return typer.confirm
 
