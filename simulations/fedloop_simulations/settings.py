@@ -10,6 +10,8 @@ from fedloop_simulations.drift import DriftKind
 
 __all__ = ["SimulationSettings"]
 
+_SEEDS = 2**31  # what every library that is seeded takes, with room for one more a run
+
 
 @dataclass(frozen=True)
 class SimulationSettings:
@@ -37,5 +39,5 @@ class SimulationSettings:
             raise UsageError(f"there must be at least 1 device, not {self.devices}.")
         if self.budget is not None and not self.budget > 0:
             raise UsageError(f"the budget for life must be above 0, not {self.budget:g}.")
-        if self.seed is not None and self.seed < 0:
-            raise UsageError(f"a seed is not negative: {self.seed}.")
+        if self.seed is not None and not 0 <= self.seed < _SEEDS:
+            raise UsageError(f"a seed is a whole number from 0 to {_SEEDS - 1}, not {self.seed}.")

@@ -65,6 +65,10 @@ def binary_table(wards: Wards) -> None:
     wards.table("north").write_bytes(b"a,b,outcome\n\xff\xfe,1,yes\n")
 
 
+def odd_name(wards: Wards) -> None:
+    wards.table("north").rename(wards.table("North Ward"))
+
+
 def strangers_in_out(wards: Wards) -> None:
     wards.out.mkdir()
     (wards.out / "thesis.txt").write_text("years of work")
@@ -113,7 +117,10 @@ WRONG = (
     Wrong("no devices", nothing, ("--devices", "0"), 2, "FL-USE-001", "0 is not in the range x>=1"),
     Wrong("budget 0", nothing, ("--budget", "0"), 2, "FL-USE-001", "the budget for life must be above 0"),
     Wrong("budget nan", nothing, ("--budget", "nan"), 2, "FL-USE-001", "the budget for life must be above 0"),
-    Wrong("seed -1", nothing, ("--seed", "-1"), 2, "FL-USE-001", "a seed is not negative: -1"),
+    Wrong("seed -1", nothing, ("--seed", "-1"), 2, "FL-USE-001", "a whole number from 0 to 2147483647, not -1"),
+    Wrong("seed too great", nothing, ("--seed", "2147483648"), 2, "FL-USE-001", "not 2147483648"),
+    Wrong("budget without privacy", nothing, ("--budget", "5"), 2, "FL-USE-001", "a budget needs privacy"),
+    Wrong("a table that cannot name a site", odd_name, (), 2, "FL-USE-001", "North Ward.csv cannot name a site"),
     Wrong("strangers in --out", strangers_in_out, (), 2, "FL-USE-001", "holds thesis.txt, which no simulation wrote"),
     Wrong("strangers, forced", strangers_in_out, ("--force",), 2, "FL-USE-001", "holds thesis.txt"),
     Wrong("an earlier simulation", earlier_simulation, (), 2, "FL-USE-001", "out holds an earlier simulation"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import astuple
 from pathlib import Path
@@ -21,6 +22,7 @@ __all__ = ["DEFAULT_SITES", "load_world"]
 
 DEFAULT_SITES = 3
 """Sites over which one body of rows is divided unless told otherwise."""
+_SITE_NAME = re.compile(r"[a-z0-9][a-z0-9\-]{0,62}")
 
 
 def load_world(
@@ -47,7 +49,8 @@ def load_world(
         confirm: asked before the four hospitals' files are downloaded; without it they are not.
 
     Raises:
-        UsageError: more sites than rows, or another number of sites than the data have, or no data given.
+        UsageError: more sites than rows, another number of sites than the data have, a file whose name cannot name a
+            site, or no data given.
         FileMissing: a file or folder is not there or cannot be read.
         ColumnMissing: a table lacks a column of the task.
         TooFewRows: the one table has no row that fits.
@@ -100,6 +103,12 @@ def _one_table_for_each_site(task: Task, folder: Path, sites: int | None, seed: 
         raise UsageError(
             f"two files in {folder} have one name: each names a site.", hint=f"It has: {', '.join(names)}."
         )
+    for file in files:
+        if not _SITE_NAME.fullmatch(file.stem):
+            raise UsageError(
+                f"{file} cannot name a site: up to 63 small letters, digits and '-' can, and no '-' first.",
+                hint="Rename the file.",
+            )
     return _world(task, {file.stem: read_table(file, task) for file in files}, seed, shares)
 
 
