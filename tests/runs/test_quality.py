@@ -78,6 +78,16 @@ def test_the_minimum_accuracy(case: str, right: int, wrong: int, when: str, rele
     assert "0.900 is asked" in decisions[0].detail
 
 
+def test_what_nobody_evaluated_is_never_released() -> None:
+    gate = QualityGate(minimum_accuracy=0.0, when_undecidable="release")
+    good, unknown = accuracy([counts(960, 40)], 0.95), accuracy([], 0.95)
+    released, decisions = decide(
+        gate, LABEL, {"onnx-fp32": good, "onnx-int8": unknown}, float_kind="onnx-fp32", production=None
+    )
+    assert not released
+    assert [decision.verdict for decision in decisions] == ["pass", "fail"]
+
+
 def test_int8_that_lost_and_a_challenger_that_lost_are_refused() -> None:
     gate = QualityGate(maximum_loss_to_float=0.02, maximum_loss_to_production=0.02)
     good, bad = accuracy([counts(9500, 500)], 0.95), accuracy([counts(9000, 1000)], 0.95)

@@ -53,7 +53,7 @@ def decide(
     float_kind: ExportTarget,
     production: Estimate | None,
 ) -> tuple[bool, tuple[Decision, ...]]:
-    """Whether a version is released, with every bound's verdict.
+    """Whether a version is released, with every bound's verdict. What nobody evaluated is never released.
 
     Args:
         gate: the task's bounds.
@@ -72,6 +72,9 @@ def decide(
     )
     decisions: list[Decision] = []
     for kind, estimate in artifacts.items():
+        if estimate.total < 1:
+            decisions.append(Decision(f"{kind}: {measure.words}", "fail", "no evaluation row told anything about it"))
+            continue
         decisions.append(bound.judge(f"{kind}: {measure.words}", estimate))
         if kind != float_kind and float_kind in artifacts:
             decisions.append(to_float.judge(f"{kind}: against {float_kind}", gain(estimate, artifacts[float_kind])))
