@@ -19,7 +19,6 @@ from fedloop_clients.policy import Budget, SiteConfig
 from fedloop_clients.privacy.ledger import Ledger
 from fedloop_core.dataset import Dataset
 from fedloop_core.noise import SeededNoise
-from fedloop_core.schema import Label
 from fedloop_core.task.document import Task
 from fedloop_server.home import CoordinatorHome
 from fedloop_server.runs.plan import RunPlan
@@ -128,7 +127,7 @@ def targets() -> dict[str, Target]:
 def federate(tmp_path: Path) -> Callable[..., Federation]:
     """Runs a federation to its end."""
 
-    def run(target: Target, *, export: bool = False) -> Federation:
+    def run(target: Target) -> Federation:
         home, task = CoordinatorHome(tmp_path / "coordinator"), target.task
         budget = Budget(epsilon=math.inf if not task.privacy.private else 20.0, delta=task.privacy.delta)
         ledgers: dict[str, Ledger] = {}
@@ -145,7 +144,7 @@ def federate(tmp_path: Path) -> Callable[..., Federation]:
                 home.envelope_key.verifying,
                 _clock,
             )
-        plan = RunPlan(run_id="run-1", task=task, seed=3, private=False, expected_sites=len(daemons), export=export)
+        plan = RunPlan(run_id="run-1", task=task, seed=3, private=False, expected_sites=len(daemons), export=False)
         return Federation(run_in_process(home, plan, daemons, lambda *_: None), home, ledgers)
 
     return run
@@ -153,9 +152,3 @@ def federate(tmp_path: Path) -> Callable[..., Federation]:
 
 def _clock() -> int:
     return int(time.time())
-
-
-@pytest.fixture(scope="session")
-def labels(targets: dict[str, Target]) -> dict[str, Label]:
-    """The label of each."""
-    return {kind: target.task.label for kind, target in targets.items()}

@@ -10,7 +10,6 @@ import pytest
 
 from fedloop_clients.data.site_data import EVALUATION, ORIGINAL
 from fedloop_clients.training.trainer import LocalTrainer
-from fedloop_core.measure import measure_of
 from fedloop_core.schema import ClassLabel
 from fedloop_server.runs.state import ErrorsMeasured
 from fedloop_simulations.scoring import measured_outputs, metric_of
@@ -47,28 +46,6 @@ def test_a_federation_learns_better_than_a_constant(kind: str, targets: Any, fed
     assert found > constant + margin
     (measured,) = {m.kind for closed in federation.state.rounds for m in closed.measured}
     assert measured == kind
-
-
-@pytest.mark.parametrize(
-    ("kind", "gate"), [("regression", {"maximum_error": 0.3}), ("survival", {"minimum_concordance": 0.55})]
-)
-def test_a_version_is_gated_and_registered_by_its_measure(
-    kind: str, gate: dict[str, float], targets: Any, federate: Callable[..., Any]
-) -> None:
-    target = targets[kind].changed(gates={"quality": gate})
-    federation = federate(target, export=True)
-    state, measure = federation.state, measure_of(target.task.label)
-    assert state.gate is not None
-    assert state.gate.released, state.gate.reasons
-    assert state.gate.reasons[0].startswith(f"onnx-fp32: {measure.words}: pass")
-    with_registry = federation.home.registry()
-    metrics = with_registry.version(target.task.name, 1).metrics
-    with_registry.close()
-    assert {metric.metric for metric in metrics} == {measure.value}
-    assert {metric.scope for metric in metrics} == {"all", *target.rows}
-    overall = next(metric for metric in metrics if metric.scope == "all")
-    assert overall.low < overall.value < overall.high
-    assert overall.total == sum(len(rows) // 4 for rows in target.rows.values())
 
 
 def test_a_private_regression_is_charged_and_noised(targets: Any, federate: Callable[..., Any]) -> None:
