@@ -43,7 +43,7 @@ def _shifted(report: RunReport) -> str:
     sentence = f"At tick {changed} {_SHIFTS[report.drift_kind]}"
     under = report.phase("under")
     if under is not None:
-        sentence += f" and {report.measure.words} came to {report.shown(under.value)}"
+        sentence += f" and the {report.measure.words} came to {report.shown(under.value)}"
     alarms = sorted((s for s in report.drift if s.alarmed and s.tick >= changed), key=lambda score: score.tick)
     if alarms:
         noticed = len({score.site for score in alarms})
