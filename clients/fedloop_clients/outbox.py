@@ -9,14 +9,13 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from fedloop_clients.endpoint import Reply
+from fedloop_clients.storage import StorageErrors
 from fedloop_core.arrays import PackedArrays, pack_arrays, unpack_arrays
-from fedloop_core.errors import EnvelopeRefused, StorageError
+from fedloop_core.errors import EnvelopeRefused
 
 __all__ = ["KnownRun", "Outbox"]
 
@@ -54,9 +53,10 @@ class Outbox:
 
     def __init__(self, path: Path | str, *, keep_answers: int = 256, keep_bytes: int = 2**30) -> None:
         self._name = str(path)
+        self._failures = StorageErrors(f"outbox {path}", "Free space, or correct rights.")
         self._keep_answers = keep_answers
         self._keep_bytes = keep_bytes
-        with self._storage_errors():
+        with self._failures:
             if self._name != ":memory:":
                 Path(path).parent.mkdir(parents=True, exist_ok=True)
                 os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
@@ -77,7 +77,7 @@ class Outbox:
         Raises:
             EnvelopeRefused: it was, so long ago that the answer is no longer kept.
         """
-        with self._storage_errors():
+        with self._failures:
             row = self._connection.execute("SELECT body, layout, arrays FROM answer WHERE key = ?", (key,)).fetchone()
         if row is None:
             return None
@@ -95,7 +95,7 @@ class Outbox:
         packed = pack_arrays(reply.arrays)
         row = (key, reply.answer, packed.layout, packed.content)
         size = len(reply.answer) + len(packed.content)
-        with self._storage_errors():
+        with self._failures:
             if len(self._kept) < self._keep_answers and self._bytes + size <= self._keep_bytes:
                 self._insert(row, size)  # nothing to drop: one statement is a transaction by itself
                 return
@@ -115,7 +115,7 @@ class Outbox:
 
     def run(self, run_id: str) -> KnownRun | None:
         """What is known of a run."""
-        with self._storage_errors():
+        with self._failures:
             row = self._connection.execute(
                 "SELECT run_id, attempt, task, rows_said FROM run WHERE run_id = ?", (run_id,)
             ).fetchone()
@@ -123,7 +123,7 @@ class Outbox:
 
     def remember(self, run: KnownRun) -> None:
         """Keeps what is known of a run in place of what was."""
-        with self._storage_errors():
+        with self._failures:
             self._connection.execute(
                 "INSERT OR REPLACE INTO run VALUES (?, ?, ?, ?)",
                 (run.run_id, run.attempt, run.task_document, run.rows_said),
@@ -137,10 +137,3 @@ class Outbox:
         cursor = self._connection.execute("INSERT INTO answer (key, body, layout, arrays) VALUES (?, ?, ?, ?)", row)
         self._kept.append((cursor.lastrowid or 0, size))
         self._bytes += size
-
-    @contextmanager
-    def _storage_errors(self) -> Iterator[None]:
-        try:
-            yield
-        except (sqlite3.Error, OSError) as error:
-            raise StorageError(f"outbox {self._name}: {error}.", hint="Free space, or correct rights.") from error

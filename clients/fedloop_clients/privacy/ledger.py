@@ -27,6 +27,7 @@ from fedloop_clients.privacy.entries import (
     Spend,
     parse_entry,
 )
+from fedloop_clients.storage import StorageErrors
 from fedloop_core.errors import StorageError
 
 __all__ = ["Head", "Ledger", "Reservation", "Spend"]
@@ -76,12 +77,13 @@ class Ledger:
 
     def __init__(self, path: Path | str, clock: Callable[[], int]) -> None:
         self._name = str(path)
+        self._failures = StorageErrors(f"ledger {path}", "Nothing is released until it can be written.")
         self._shared = self._name != ":memory:"
         self._clock = clock
         self._lock = threading.RLock()
         self._state = LedgerState()
         self._head = _EMPTY
-        with self._storage_errors():
+        with self._failures:
             if self._shared:
                 Path(path).parent.mkdir(parents=True, exist_ok=True)
                 os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
@@ -206,7 +208,7 @@ class Ledger:
     @contextmanager
     def _reading(self) -> Iterator[None]:
         """With everything read that other processes wrote; a ledger in memory has no other."""
-        with self._lock, self._storage_errors():
+        with self._lock, self._failures:
             self._catch_up()
             yield
 
@@ -216,7 +218,7 @@ class Ledger:
 
         The body appends one entry at most. In memory, where nobody else writes, that one statement is the transaction.
         """
-        with self._lock, self._storage_errors():
+        with self._lock, self._failures:
             if not self._shared:
                 self._catch_up()
                 yield
@@ -268,15 +270,6 @@ class Ledger:
                         entry=sequence,
                     ) from error
                 self._head = Head(sequence, digest)
-
-    @contextmanager
-    def _storage_errors(self) -> Iterator[None]:
-        try:
-            yield
-        except (sqlite3.Error, OSError) as error:
-            raise StorageError(
-                f"ledger {self._name}: {error}.", hint="Nothing is released until it can be written."
-            ) from error
 
 
 def _digest(previous: Head, body: bytes) -> bytes:
