@@ -35,8 +35,9 @@ class _SiteSentences(logging.Handler):
         self._progress = progress
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Tells it as one line."""
-        self._progress.note(record.getMessage())
+        """Tells it as one line, with the error that nobody foresaw if it is about one."""
+        error = record.exc_info[1] if record.exc_info else None
+        self._progress.note(record.getMessage() + (f" ({error!r})" if error is not None else ""))
 
 
 class Progress:
