@@ -105,7 +105,6 @@ class Wards:
     """A folder with a task and a table for each of three wards; ``out`` is not there yet."""
 
     folder: Path
-    rows: int = 60
 
     @property
     def task(self) -> Path:
@@ -150,7 +149,7 @@ def make_wards(tmp_path: Path) -> Callable[[int], Wards]:
     """Wards with so many rows each."""
 
     def make(rows: int) -> Wards:
-        wards = Wards(tmp_path, rows)
+        wards = Wards(tmp_path)
         wards.task.write_text(TASK)
         wards.data.mkdir()
         for seed, name in enumerate(("north", "south", "west")):
