@@ -20,6 +20,7 @@ check: $(STAMP) ## Style, types, layers, fresh generated code
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python proto/generate.py --check
+	$(BIN)/python docs/generate_references.py --check
 
 bench: $(BENCH_STAMP) ## Benchmarks; add SHORT=--short for the short form
 	$(BIN)/python benchmarks/simulate.py $(SHORT)
