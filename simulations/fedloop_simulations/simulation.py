@@ -52,7 +52,7 @@ from fedloop_simulations.story import DriftPoint, RunTold, Story, VersionPoint
 __all__ = ["Simulation"]
 
 _MOST_ROLLOUT_STEPS = 20
-_BUDGET_IN_RUNS = 2.5  # the first run and one more, and verdicts, through a filter at one order
+_BUDGET_IN_RUNS = 2.5  # the first run and one more, through a filter at one order, which holds less than both added up
 
 _TOLD: Mapping[DriftKind, Literal["covariate", "prediction", "quality"]] = {
     DriftKind.COVARIATE: "covariate",
@@ -237,7 +237,7 @@ class Simulation:
             self._tell("the world changes")
         with self.story.stage("stream"):
             fleet.tick(tick, self.settings.label_delay)
-            events: list[LoopEvent] = [Clock(now=tick), *self._verdicts(fleet), *self._labels(fleet)]
+            events: list[LoopEvent] = [Clock(now=tick), *self._verdicts(fleet), *self._labels(fleet, loop.version)]
         self._progress.stream_event(sum(device.seen for device in fleet.devices))
         return self._decide(fleet, loop, events)
 
@@ -268,17 +268,21 @@ class Simulation:
                 drift=None if verdict.kind is None else _TOLD[verdict.kind],
             )
 
-    def _labels(self, fleet: Fleet) -> Iterable[LabelCount]:
-        """New labelled examples of the world as it is: of rows seen since drift was told, or of all before that."""
-        since = self.story.detected.tick if self.story.detected is not None else 0
+    def _labels(self, fleet: Fleet, version: int) -> Iterable[LabelCount]:
+        """New labelled examples of rows seen since drift was told; nobody pays for telling of them before that."""
+        if self.story.detected is None:
+            return
+        since = max(self.story.detected.tick, self.story.admitted_until + 1)
         for site in self.sites:
-            if fleet.at(site.name):
-                counted = sum(
-                    seen >= since and seen > self.story.admitted_until
-                    for device in fleet.at(site.name)
-                    for seen in device.outcome_ticks
-                )
-                yield LabelCount(site=site.name, count=counted)
+            counted = sum(seen >= since for device in fleet.at(site.name) for seen in device.outcome_ticks)
+            if not counted:
+                continue
+            try:
+                told = site.tell_label_count(counted, version, self.story.tick)
+            except BudgetExhausted as error:
+                self._tell_once(f"{site.name} cannot pay for telling how many labels came back: {error.message}")
+                continue
+            yield LabelCount(site=site.name, count=told)
 
     def _decide(self, fleet: Fleet, loop: LoopState, events: Iterable[LoopEvent]) -> LoopState:
         """Feeds the loop; starts the run that it calls for."""
@@ -353,7 +357,10 @@ class Simulation:
     def _budget(self) -> float:
         if not self.task.privacy.private:
             return math.inf
-        return self.settings.budget or _BUDGET_IN_RUNS * self.task.privacy.epsilon
+        if self.settings.budget is not None:
+            return self.settings.budget
+        verdicts = 1 + self.task.retraining.maximum_runs
+        return _BUDGET_IN_RUNS * self.task.privacy.epsilon + verdicts * self.task.retraining.verdict_epsilon
 
     def _tell(self, text: str) -> None:
         self.story.tell(text)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import secrets
 import time
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from pathlib import Path
 
 from fedloop_clients.daemon import SiteDaemon
 from fedloop_clients.data.site_data import EVALUATION, ORIGINAL, FeedbackAdded, SiteData
-from fedloop_clients.feedback.charging import charge_verdicts
+from fedloop_clients.feedback.charging import charge_verdicts, released_label_count
 from fedloop_clients.feedback.store import FeedbackStore
 from fedloop_clients.feedback.watch import SiteWatch, StatusObserver, WatchedWindow, reference_of
 from fedloop_clients.monitoring.monitor import MonitorPlan
@@ -29,6 +30,8 @@ from fedloop_server.release import PublishedArtifact
 from fedloop_simulations.data.world import SiteRows
 
 __all__ = ["SimulatedSite", "SiteParts"]
+
+_DAY_SECONDS = 86_400
 
 
 def _clock() -> int:
@@ -104,7 +107,7 @@ class SimulatedSite:
         plan = MonitorPlan.for_task(
             self._task, sites=self._sites, window_rows=window_rows, reference_rows=max(len(rows), 1)
         )
-        epsilon = self._task.retraining.verdict_epsilon if self._task.privacy.private else float("inf")
+        epsilon = self._task.retraining.verdict_epsilon if self._task.privacy.private else math.inf
         verdicts = VerdictPlan.for_profile(plan, profile, epsilon)
         charge_verdicts(self.ledger, self.data, self._config, verdicts.charge, task=self._task.name, version=version)
         self.watch.begin(version, reference, plan, verdicts)
@@ -113,8 +116,27 @@ class SimulatedSite:
         """Judges the open window once it has so many rows."""
         return self.watch.close_window(least_rows=least_rows)
 
+    def tell_label_count(self, count: int, version: int, tick: int) -> int:
+        """How many labelled examples have come back, as the coordinator may know it.
+
+        Raises:
+            BudgetExhausted: their blocks cannot pay.
+        """
+        retraining, private = self._task.retraining, self._task.privacy.private
+        return released_label_count(
+            self.ledger,
+            self.data,
+            self._config,
+            count,
+            retraining.label_count_epsilon if private else math.inf,
+            self._noise.derive(f"label count {version} {tick}"),
+            task=self._task.name,
+            version=version,
+        )
+
     def admit_feedback(self) -> FeedbackAdded:
         """Lets the labelled examples that have come join the site's data."""
+        self._store.forget(_clock() - self._task.feedback.retention_days * _DAY_SECONDS)
         waiting = self._store.waiting()
         added = self.daemon.add_feedback(waiting.rows, self._task.feedback.evaluation_share)
         self._store.mark_admitted(waiting)

@@ -15,7 +15,7 @@ import pytest
 from numpy.typing import NDArray
 
 from fedloop_clients.data.site_data import EVALUATION, ORIGINAL, SiteData
-from fedloop_clients.feedback.charging import charge_verdicts
+from fedloop_clients.feedback.charging import charge_verdicts, released_label_count
 from fedloop_clients.feedback.store import FeedbackStore
 from fedloop_clients.feedback.watch import SiteWatch, reference_of
 from fedloop_clients.monitoring.monitor import DriftKind, ErrorCount, MonitorPlan, Reference
@@ -110,6 +110,21 @@ def test_an_example_is_kept_once_and_waits_until_it_is_admitted(tmp_path: Path) 
     store.mark_admitted(store.waiting())
     assert len(store.waiting().rows) == 0
     store.close()
+
+
+def test_what_is_too_old_is_erased_and_not_taken_again(tmp_path: Path) -> None:
+    store = FeedbackStore(tmp_path / "feedback.db", SCHEMA)
+    old, new = replace(example(1), observed_unix=1_000), replace(example(2), observed_unix=2_000)
+    for one in (old, new):
+        store.add("d1", one)
+    assert store.forget(1_500) == 1
+    assert store.waiting().rows.units == ("patient-2",)
+    assert not store.add("d1", old)
+    assert store.forget(1_500) == 0
+    store.mark_admitted(store.waiting())
+    assert store.forget(2_500) == 0  # admitted: nothing is lost, and the copy here is gone
+    store.close()
+    assert b"patient-2" not in (tmp_path / "feedback.db").read_bytes()
 
 
 def test_the_store_is_its_owners_alone_and_says_when_it_cannot_keep(tmp_path: Path) -> None:
@@ -387,3 +402,24 @@ def test_a_run_without_privacy_needs_blocks_without_a_budget() -> None:
     for budget, affordable in ((20.0, False), (math.inf, True)):
         purse = Purse(budget)
         assert affords_run(exact, purse.data, purse.ledger) is affordable
+
+
+def test_the_number_of_labels_is_noised_and_paid_by_the_blocks_that_they_will_join() -> None:
+    purse = Purse(20.0)
+    told = [
+        released_label_count(
+            purse.ledger, purse.data, purse.config, 50, 0.5, SeededNoise(seed), task="wards", version=1
+        )
+        for seed in range(8)
+    ]
+    assert len(set(told)) > 1
+    assert all(abs(count - 50) < 40 for count in told)
+    assert purse.charges("feedback-1") == purse.charges("feedback-evaluation-1") == (PureCharge(epsilon=0.5),) * 8
+    assert purse.charges(ORIGINAL) == ()
+    with pytest.raises(BudgetExhausted):
+        released_label_count(purse.ledger, purse.data, purse.config, 50, 30.0, SeededNoise(0), task="wards", version=1)
+    free = Purse(math.inf)
+    exact = released_label_count(
+        free.ledger, free.data, free.config, 50, math.inf, SeededNoise(0), task="wards", version=1
+    )
+    assert exact == 50

@@ -110,6 +110,22 @@ class FeedbackStore:
                 "UPDATE example SET admitted = 1 WHERE place = ?", [(place,) for place in waiting.places]
             )
 
+    def forget(self, observed_before_unix: int) -> int:
+        """Erases examples whose input was seen before that moment; returns how many of them were never admitted.
+
+        Their numbers stay, so that a device that sends one again is not taken for news.
+        """
+        with self._storage_errors():
+            (lost,) = self._connection.execute(
+                "SELECT count(*) FROM example WHERE observed_unix < ? AND admitted = 0", (observed_before_unix,)
+            ).fetchone()
+            self._connection.execute(
+                "UPDATE example SET predicted = '', label = '', unit = '', inputs = x'', admitted = 1"
+                " WHERE observed_unix < ?",
+                (observed_before_unix,),
+            )
+        return int(lost)
+
     def close(self) -> None:
         """Closes the file."""
         with self._lock:

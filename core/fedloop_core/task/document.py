@@ -271,12 +271,14 @@ class Retraining(Strict):
     """What starts the next run by itself.
 
     ``false_alarm`` is the probability that an unchanged world starts a run during the life of a version;
-    ``minimum_labels`` over all sites must have come back; at most ``maximum_runs`` follow one another without a person.
+    ``verdict_epsilon`` pays for all of a site's verdicts about one version, ``label_count_epsilon`` for each time that a site
+    tells how many labels have come back; ``minimum_labels`` over all sites must have come back; at most ``maximum_runs`` follow one another without a person.
     """
 
     enabled: bool = True
     false_alarm: Annotated[float, Field(gt=0, lt=0.5)] = 0.02
     verdict_epsilon: Annotated[float, Field(gt=0)] = 0.5
+    label_count_epsilon: Annotated[float, Field(gt=0)] = 0.5
     minimum_labels: Count = 40
     rounds: Count | None = None
     maximum_runs: Annotated[int, Field(ge=0)] = 1
