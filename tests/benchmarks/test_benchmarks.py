@@ -29,9 +29,9 @@ def test_simulate_compares_with_flower_and_with_bare_loops() -> None:
     )
     assert ran.returncode == 0, ran.stderr[-2000:]
     told = json.loads(ran.stdout)
-    for ratio in ("ratio_flower", "ratio_loop", "ratio_loop_fastest_tenth"):
-        assert math.isfinite(told[ratio])
-        assert told[ratio] > 0
+    ratios = {name: value for name, value in told.items() if name.startswith("ratio_")}
+    assert {"ratio_flower", "ratio_loop"} <= set(ratios)
+    assert all(math.isfinite(value) and value > 0 for value in ratios.values())
     assert set(told["rivals"]) == {"ours", "flower", "bare_loop", "torch_loop"}
     for rival in told["rivals"].values():
         assert rival["seconds_per_round"] > 0
