@@ -30,7 +30,10 @@ def simulate(
     ] = None,
     budget: Annotated[
         float | None,
-        typer.Option(help="Epsilon that a site's rows may spend for life.", show_default="2.5 times that of a run, and the verdicts"),
+        typer.Option(
+            help="Epsilon that a site's rows may spend for life.",
+            show_default="2.5 times that of a run, and the verdicts",
+        ),
     ] = None,
     scaling: Annotated[
         Literal["range", "federated", "per-site"] | None,
