@@ -23,7 +23,8 @@ check: $(STAMP) ## Style, types, layers, fresh generated code
 	$(BIN)/python docs/generate_references.py --check
 
 bench: $(BENCH_STAMP) ## Benchmarks; add SHORT=--short for the short form
-	$(BIN)/python benchmarks/simulate.py $(SHORT)
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/simulate.py $(SHORT)
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/acceptance.py $(SHORT)
 
 chaos: $(STAMP) ## Kill runs at random moments and compare with those that nobody killed; SHORT=--short for the short form
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/chaos.py $(SHORT)

@@ -47,6 +47,8 @@ from fedloop_server.runs.state import (
 
 __all__ = ["RunDriver"]
 
+_MOST_NAMED = 8
+
 
 class RunDriver:
     """One attempt of a run, up to the trained model. ``now_unix`` stamps events, ``clock`` measures deadlines."""
@@ -222,8 +224,11 @@ class RunDriver:
         self._journal.record(SiteLeftOut(left_out=LeftOut(site=site, round=number, code=code, reason=reason)))
 
     def _who_is_out(self, number: int) -> str:
-        out = [f"{o.site} ({o.code}: {o.reason})" for o in self._journal.state.left_out if o.round == number]
-        return "; ".join(out) or "nobody"
+        """The sites left out of a round and why; of many, the first few and how many more."""
+        out = [o for o in self._journal.state.left_out if o.round == number]
+        named = [f"{o.site} ({o.code}: {o.reason.rstrip('.')})" for o in out[:_MOST_NAMED]]
+        more = [f"and {len(out) - _MOST_NAMED} more"] if len(out) > _MOST_NAMED else []
+        return "; ".join((*named, *more)) or "nobody"
 
     def _sorted_members(self) -> list[Member]:
         return sorted(self._journal.state.members, key=lambda member: member.site)
