@@ -1,10 +1,11 @@
-"""One run of the federation in this process: the coordinator's ServerApp over the in-process grid."""
+"""One run of the federation on this machine: the coordinator's ServerApp over a grid in this process or over workers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from flwr.app import Context, RecordDict
+from flwr.serverapp import Grid
 
 from fedloop_clients.app import SITE_KEY, relay
 from fedloop_clients.endpoint import SiteEndpoint
@@ -12,29 +13,50 @@ from fedloop_server.app import HOME_KEY, RUN_KEY, server_app
 from fedloop_server.home import CoordinatorHome
 from fedloop_server.runs.plan import RunPlan
 from fedloop_server.runs.state import Event, RunState
-from fedloop_simulations.grid import InProcessGrid, Node
+from fedloop_simulations.grid import RUN_ID, InProcessGrid, Node
+from fedloop_simulations.site_worker import SiteFactory
+from fedloop_simulations.worker_grid import WorkerGrid
 
-__all__ = ["run_in_process"]
+__all__ = ["run_in_process", "run_with_workers"]
 
 _FIRST_NODE = 1000
+Observer = Callable[[RunState, Event], None]
 
 
 def run_in_process(
-    home: CoordinatorHome,
-    plan: RunPlan,
-    endpoints: Mapping[str, SiteEndpoint],
-    observe: Callable[[RunState, Event], None],
+    home: CoordinatorHome, plan: RunPlan, endpoints: Mapping[str, SiteEndpoint], observe: Observer
 ) -> RunState:
     """Stores the plan, or finds it stored, and drives the run to its end; a run that was begun goes on."""
+    names = _numbered(endpoints)
+    grid = InProcessGrid({node: Node(relay(endpoints[name]), {SITE_KEY: name}) for node, name in names.items()})
+    return _run(grid, home, plan, observe)
+
+
+def run_with_workers(
+    home: CoordinatorHome,
+    plan: RunPlan,
+    factory: SiteFactory,
+    names: Iterable[str],
+    workers: int,
+    observe: Observer,
+) -> RunState:
+    """Like ``run_in_process``, with sites that ``factory`` makes in worker processes (see ``WorkerGrid``).
+
+    Raises:
+        RunError: a worker could not make its sites.
+    """
+    with WorkerGrid(_numbered(names), factory, workers) as grid:
+        return _run(grid, home, plan, observe)
+
+
+def _numbered(names: Iterable[str]) -> dict[int, str]:
+    return dict(enumerate(sorted(names), _FIRST_NODE))
+
+
+def _run(grid: Grid, home: CoordinatorHome, plan: RunPlan, observe: Observer) -> RunState:
     home.store_plan(plan)
-    grid = InProcessGrid(
-        {
-            _FIRST_NODE + number: Node(relay(endpoint), {SITE_KEY: name})
-            for number, (name, endpoint) in enumerate(sorted(endpoints.items()))
-        }
-    )
     context = Context(
-        run_id=1,
+        run_id=RUN_ID,
         node_id=0,
         node_config={},
         state=RecordDict(),

@@ -24,6 +24,8 @@ __all__ = [
     "TRAIN",
     "array_record",
     "pack",
+    "parts",
+    "record_of",
     "unpack",
 ]
 
@@ -42,10 +44,13 @@ _RAW = "fedloop.raw"
 
 def array_record(arrays: NamedArrays) -> ArrayRecord:
     """Arrays as a record; one record may ride in many messages, none of which may change it."""
+    return record_of(pack_arrays(arrays)) if arrays else ArrayRecord()
+
+
+def record_of(packed: PackedArrays) -> ArrayRecord:
+    """Packed arrays as a record."""
     record = ArrayRecord()
-    if arrays:
-        packed = pack_arrays(arrays)
-        record[packed.layout] = Array("uint8", (len(packed.content),), _RAW, packed.content)
+    record[packed.layout] = Array("uint8", (len(packed.content),), _RAW, packed.content)
     return record
 
 
@@ -64,16 +69,26 @@ def unpack(records: RecordDict) -> tuple[bytes, dict[str, NDArray[np.generic]]]:
     Raises:
         UpdateRefused: the records are not ours, or an array's bytes do not fit its shape and dtype.
     """
+    body, packed = parts(records)
+    return body, {} if packed is None else unpack_arrays(packed)
+
+
+def parts(records: RecordDict) -> tuple[bytes, PackedArrays | None]:
+    """The serialised message and, when there are arrays, their pack, whose layout nobody has looked at yet.
+
+    Raises:
+        UpdateRefused: the records are not ours.
+    """
     config = records.get(_CONFIG)
     body = config.get(_BODY) if isinstance(config, ConfigRecord) else None
     if not isinstance(body, bytes):
         raise UpdateRefused("a message carries no fedloop record.", reason="format")
     record = records.get(_ARRAYS)
-    return body, _arrays(record) if isinstance(record, ArrayRecord) and record else {}
+    return body, _packed(record) if isinstance(record, ArrayRecord) and record else None
 
 
-def _arrays(record: ArrayRecord) -> dict[str, NDArray[np.generic]]:
+def _packed(record: ArrayRecord) -> PackedArrays:
     (layout, array), *others = record.items()
     if others or array.stype != _RAW:
         raise UpdateRefused(f"arrays are of kind {array.stype} in {1 + len(others)} parts.", reason="format")
-    return unpack_arrays(PackedArrays(layout, array.data))
+    return PackedArrays(layout, array.data)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from flwr.app import ArrayRecord, Message
@@ -23,7 +24,7 @@ from fedloop_core.federation.records import DESCRIBE, EVALUATE, IDENTIFY, MOMENT
 from fedloop_core.keys import SigningKey, seal
 from fedloop_proto.coordination.v1.coordination_pb2 import Answer, Instruction
 
-__all__ = ["Exchange", "SiteAnswer", "SiteFailure"]
+__all__ = ["Exchange", "SiteAnswer", "SiteFailure", "WaitingGrid"]
 
 _KINDS: Mapping[str, tuple[str, str]] = {  # of work: the message's type, and the field of the answer
     "describe_data": (DESCRIBE, "data_description"),
@@ -55,10 +56,19 @@ class SiteFailure:
     reason: str
 
 
+@runtime_checkable
+class WaitingGrid(Protocol):
+    """A grid that notices replies as they come, which Flower's own cannot."""
+
+    def wait(self, seconds: float) -> None:
+        """Returns when a reply may be there, at the latest after ``seconds``."""
+
+
 class Exchange:
     """Questions and answers of one attempt of a run.
 
-    ``clock`` is monotonic seconds; ``now_unix`` wall seconds for the expiry of instructions.
+    ``clock`` is monotonic seconds; ``now_unix`` wall seconds for the expiry of instructions. A grid is asked again every
+    ``poll_seconds``, or as soon as a reply comes when it is a ``WaitingGrid``.
     """
 
     def __init__(
@@ -81,6 +91,7 @@ class Exchange:
         self._clock = clock
         self._now_unix = now_unix
         self._poll_seconds = poll_seconds
+        self._wait = grid.wait if isinstance(grid, WaitingGrid) else time.sleep
         self._nodes: dict[str, int] = {}
 
     @property
@@ -146,7 +157,7 @@ class Exchange:
             if not waiting or self._clock() >= deadline:
                 return
             if not arrived:
-                time.sleep(self._poll_seconds)
+                self._wait(self._poll_seconds)
 
     def _read(self, site: str, round_number: int, result: str, reply: Message) -> SiteAnswer | SiteFailure:
         if reply.has_error():
