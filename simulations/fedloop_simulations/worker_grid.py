@@ -44,7 +44,7 @@ class WorkerGrid(LocalGrid):
         shares = [nodes[first::workers] for first in range(min(workers, len(nodes)))]
         self._selector = DefaultSelector()
         self._workers = [WorkerProcess({node: names[node] for node in share}, factory) for share in shares]
-        self._worker_of = {node: worker for worker in self._workers for node in worker.sites}
+        self._worker_of = {node: self._workers[at % workers] for at, node in enumerate(nodes)}
         self._arrived: dict[str, Message] = {}
         self._news = False  # whether anything has arrived since the last wait
         try:

@@ -93,9 +93,3 @@ def test_the_grid_needs_of_flower_what_flower_still_has() -> None:
     assert unpack(reply.content)[0] == b"for a"
     assert list(grid.pull_messages([first, second])) == []
     assert [node.node_id for node in grid.get_nodes()] == [7, 8]
-
-
-def test_an_app_that_raises_becomes_an_error_reply() -> None:
-    grid = InProcessGrid({7: Node(ClientApp(), {"site": "a"})})
-    (reply,) = grid.send_and_receive([Message(pack(b"", ArrayRecord()), 7, TRAIN)])
-    assert reply.has_error()
