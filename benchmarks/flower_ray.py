@@ -1,6 +1,6 @@
 """The rival: Flower's own simulation on Ray, of the same ServerApp logic and the same sites.
 
-Two actors, one core each, while our run and the loops use one core. Flower hands messages over and out by polls of 0.1 s, so
+Two actors, one core each, as our two workers; the loops use one core. Flower hands messages over and out by polls of 0.1 s, so
 its rounds last whole tenths of a second whatever the work.
 """
 

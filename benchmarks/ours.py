@@ -1,4 +1,4 @@
-"""Our rival: the ServerApp's ``drive`` over the in-process grid, with relay and site daemon.
+"""Our rival: the ServerApp's ``drive`` over worker processes or in one thread, with relay and site daemon.
 
 They run as ``fedloop simulate`` runs them, with ledger and outbox in memory and a journal that does not wait for the disk:
 choices of a rehearsal. Noise is seeded, so that every rival shuffles the same rows in the same order and must end with the
@@ -27,12 +27,26 @@ from fedloop_server.home import CoordinatorHome
 from fedloop_server.runs.plan import RunPlan
 from fedloop_server.runs.state import Event, RoundClosed, RoundOpened, RunState
 from fedloop_simulations.grid import InProcessGrid, Node
+from fedloop_simulations.worker_grid import WorkerGrid
 from workload import SEED, SITES, digits_task, site_name, site_rows
 
-__all__ = ["RUN_ID", "Finished", "RoundClock", "finished", "make_plan", "run_ours", "site_daemon", "site_seed"]
+__all__ = [
+    "RUN_ID",
+    "WORKERS",
+    "Finished",
+    "RoundClock",
+    "finished",
+    "make_plan",
+    "run_in_one_thread",
+    "run_ours",
+    "site_daemon",
+    "site_seed",
+]
 
 RUN_ID = "run-1"
+WORKERS = 2  # as many as Flower gets actors
 _NO_ROW = ()
+_PARTITIONS = {site_name(at): at for at in range(SITES)}
 Observer = Callable[[RunState, Event], None]
 
 
@@ -101,12 +115,34 @@ def site_seed(site: str, round_number: int) -> int:
     return SeededNoise(SEED, f"site {site}").seed_for(f"{site}/{RUN_ID}/{round_number}/training")
 
 
-def run_ours(folder: Path, rounds: int, observe: Observer | None = None) -> Finished:
-    """One run in this process."""
+@dataclass(frozen=True)
+class SiteMaker:
+    """Makes the sites of a worker process, with ledger and outbox in its memory."""
+
+    coordinator_key: bytes
+
+    def __call__(self, name: str) -> SiteDaemon:
+        """The site of this name."""
+        return site_daemon(_PARTITIONS[name], VerifyingKey(self.coordinator_key), None)
+
+
+def run_ours(folder: Path, rounds: int) -> Finished:
+    """One run over worker processes."""
     home = CoordinatorHome(folder)
     make_plan(home, rounds)
-    key = home.envelope_key.verifying
-    nodes = {at: Node(relay(site_daemon(at, key, None)), {SITE_KEY: site_name(at)}) for at in range(SITES)}
+    clock = RoundClock()
+    names = {at: name for name, at in _PARTITIONS.items()}
+    with WorkerGrid(names, SiteMaker(home.envelope_key.verifying.raw), WORKERS) as grid:
+        state = drive(grid, home, RUN_ID, clock)
+    return finished(home, state, clock)
+
+
+def run_in_one_thread(folder: Path, rounds: int, observe: Observer | None = None) -> Finished:
+    """One run in this thread."""
+    home = CoordinatorHome(folder)
+    make_plan(home, rounds)
+    maker = SiteMaker(home.envelope_key.verifying.raw)
+    nodes = {at: Node(relay(maker(name)), {SITE_KEY: name}) for name, at in _PARTITIONS.items()}
     clock = RoundClock()
     state = drive(InProcessGrid(nodes), home, RUN_ID, observe or clock)
     return finished(home, state, clock)

@@ -6,15 +6,16 @@
 start from the same weights, ask the same sites in the same order and shuffle their rows by the same seeds; the benchmark
 fails unless they end with the same weights, so that all of them did the same work:
 
-- ours: ``drive`` over the in-process grid, with relay, site daemon, ledger, outbox, signatures, digests and journal.
+- ours: ``drive`` over two worker processes, with relay, site daemon, ledger, outbox, signatures, digests and journal.
+- ours, one thread: the same over the in-process grid.
 - Flower: ``flwr.simulation.run_simulation`` of the same ``drive`` and the same sites in two Ray actors, on two cores.
 - bare loop: ``LocalTrainer.train`` of the same sites one after another, and a mean.
 - torch loop: the same written by hand with ``torch.optim.SGD``.
 
 A round lasts from the close of the one before to its own close. Medians are over the steady rounds, from the third on; the
 fastest tenth and processor time are told too: a machine that others use slows rounds, the longer ones more often, and never
-speeds one up. Every rival in this process runs twice and its runs are pooled. The split is of a run of its own. In the short
-form most sites are asked for the first time and build their model then, so its figures say that the benchmark works and no
+speeds one up. Every rival but Flower runs twice and its runs are pooled. The split is of a run of its own, in one thread. In
+the short form most sites are asked for the first time and build their model then, so its figures say that the benchmark works and no
 more.
 """
 
@@ -42,12 +43,13 @@ from numpy.typing import NDArray
 
 from flower_ray import ACTORS, run_flower
 from loops import run_bare_loop, run_torch_loop
-from ours import Finished, run_ours
+from ours import WORKERS, Finished, run_in_one_thread, run_ours
 from split import PARTS, SERIALISATION, PartClock, timed_parts
 from workload import accuracy
 
 _WARM_UP = 2  # rounds
 _LARGEST_DIFFERENCE = 1e-3  # of a weight, between rivals that add in another order and precision
+_TENTH = "_fastest_tenth"
 _PACKAGES = ("fedloop", "flwr", "numpy", "ray", "torch")
 
 
@@ -104,32 +106,35 @@ def measure(lengths: Lengths, folder: Path) -> dict[str, object]:
     Raises:
         RuntimeError: they did not do the same work.
     """
-    ours, bare, by_hand = [], [], []
+    ours, one_thread, bare, by_hand = [], [], [], []
     for attempt in range(lengths.runs):  # alternately, so that what else the machine does meets all of them
         ours.append(run_ours(folder / f"ours-{attempt}", lengths.ours))
+        one_thread.append(run_in_one_thread(folder / f"one-thread-{attempt}", lengths.ours))
         asked = ours[0].clock.asked
         bare.append(run_bare_loop(asked))
         by_hand.append(run_torch_loop(asked))
+    _same_work(ours[0], one_thread[0], "our run in one thread")
     _same_work(ours[0], bare[0], "the bare loop")
     _same_work(ours[0], by_hand[0], "the torch loop")
     flower = run_flower(folder / "flower", lengths.flower)
-    _same_work(run_ours(folder / "as-flower", lengths.flower), flower, "Flower")
+    _same_work(run_in_one_thread(folder / "as-flower", lengths.flower), flower, "Flower")
     split = _split(folder / "split", lengths.ours)
     rivals = {
         "ours": Measured.of(ours),
+        "ours_one_thread": Measured.of(one_thread),
         "flower": Measured.of([flower]),
         "bare_loop": Measured.of(bare),
         "torch_loop": Measured.of(by_hand),
     }
-    mine = rivals["ours"]
     return {
-        "ratio_flower": rivals["flower"].median / mine.median,
-        "ratio_loop": mine.median / rivals["bare_loop"].median,
-        "ratio_flower_fastest_tenth": rivals["flower"].fastest_tenth / mine.fastest_tenth,
-        "ratio_loop_fastest_tenth": mine.fastest_tenth / rivals["bare_loop"].fastest_tenth,
-        "ratio_loop_processor": float(np.median(mine.processor) / np.median(rivals["bare_loop"].processor)),
-        "rivals": {name: rival.document(own_process=name != "flower") for name, rival in rivals.items()},
+        **_ratios(rivals["ours"], rivals["flower"], rivals["bare_loop"]),
+        **_ratios(rivals["ours_one_thread"], rivals["flower"], rivals["bare_loop"], "_one_thread"),
+        "ratio_loop_processor_one_thread": float(
+            np.median(rivals["ours_one_thread"].processor) / np.median(rivals["bare_loop"].processor)
+        ),
+        "rivals": {name: rival.document(own_process=name not in ("ours", "flower")) for name, rival in rivals.items()},
         "split_seconds": split,
+        "workers": WORKERS,
         "flower_actors": ACTORS,
         "cores": os.cpu_count(),
         "load": os.getloadavg()[0],
@@ -138,11 +143,21 @@ def measure(lengths: Lengths, folder: Path) -> dict[str, object]:
     }
 
 
+def _ratios(mine: Measured, flower: Measured, loop: Measured, suffix: str = "") -> dict[str, float]:
+    """How often ours goes into Flower, and the loop into ours."""
+    return {
+        f"ratio_flower{suffix}": flower.median / mine.median,
+        f"ratio_loop{suffix}": mine.median / loop.median,
+        f"ratio_flower_fastest_tenth{suffix}": flower.fastest_tenth / mine.fastest_tenth,
+        f"ratio_loop_fastest_tenth{suffix}": mine.fastest_tenth / loop.fastest_tenth,
+    }
+
+
 def _split(folder: Path, rounds: int) -> dict[str, float | dict[str, float]]:
     """Median seconds of a steady round in training, in serialisation and in the rest, and in each part."""
     clock = PartClock()
     with timed_parts(clock):
-        run_ours(folder, rounds, clock)
+        run_in_one_thread(folder, rounds, clock)
     whole = float(np.median(_steady(clock.wall)))
     steady = clock.rounds[_WARM_UP:]
     parts = {part: float(np.median([seconds[part] for seconds in steady])) for part in PARTS}
@@ -178,21 +193,22 @@ def _table(document: dict[str, object]) -> str:
     rivals, split = document["rivals"], document["split_seconds"]
     if not isinstance(rivals, dict) or not isinstance(split, dict):
         raise TypeError("not a document of this benchmark")
-    lines = [f"{'':12}{'ms a round':>12}{'fastest tenth':>15}{'CPU ms':>9}{'accuracy':>10}"]
+    lines = [f"{'':15}{'ms a round':>12}{'fastest tenth':>15}{'CPU ms':>9}{'accuracy':>10}"]
     for name, rival in rivals.items():
         processor = rival.get("processor_seconds_per_round")
         told = "" if processor is None else f"{processor * 1e3:.2f}"
         lines.append(
-            f"{name.replace('_', ' '):12}{rival['seconds_per_round'] * 1e3:12.2f}{rival['fastest_tenth'] * 1e3:15.2f}"
+            f"{name.replace('_', ' '):15}{rival['seconds_per_round'] * 1e3:12.2f}{rival['fastest_tenth'] * 1e3:15.2f}"
             f"{told:>9}{rival['accuracy']:10.3f}"
         )
     for part, seconds in {key: split[key] for key in ("training", "serialisation", "rest")}.items():
-        lines.append(f"ours, {part}: {seconds * 1e3:.2f} ms")
+        lines.append(f"ours one thread, {part}: {seconds * 1e3:.2f} ms")
     lines += [f"  {part}: {seconds * 1e3:.2f} ms" for part, seconds in split["parts"].items()]
-    flower, loop = document["ratio_flower"], document["ratio_loop"]
-    lines.append(f"Flower / ours: {flower:.1f}, of fastest tenths {document['ratio_flower_fastest_tenth']:.1f}")
-    lines.append(f"ours / bare loop: {loop:.2f}, of fastest tenths {document['ratio_loop_fastest_tenth']:.2f}")
-    lines.append(f"ours / bare loop, of CPU time: {document['ratio_loop_processor']:.2f}")
+    for suffix, name in (("", "ours"), ("_one_thread", "ours one thread")):
+        ratios = [document[f"ratio_{rival}{tenth}{suffix}"] for rival in ("flower", "loop") for tenth in ("", _TENTH)]
+        lines.append(f"Flower / {name}: {ratios[0]:.1f}, of fastest tenths {ratios[1]:.1f}")
+        lines.append(f"{name} / bare loop: {ratios[2]:.2f}, of fastest tenths {ratios[3]:.2f}")
+    lines.append(f"ours one thread / bare loop, of CPU time: {document['ratio_loop_processor_one_thread']:.2f}")
     lines.append(f"{document['cores']} cores, load {document['load']:.1f}, {document['versions']}")
     return "\n".join(lines)
 

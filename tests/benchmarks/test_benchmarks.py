@@ -30,9 +30,9 @@ def test_simulate_compares_with_flower_and_with_bare_loops() -> None:
     assert ran.returncode == 0, ran.stderr[-2000:]
     told = json.loads(ran.stdout)
     ratios = {name: value for name, value in told.items() if name.startswith("ratio_")}
-    assert {"ratio_flower", "ratio_loop"} <= set(ratios)
+    assert {"ratio_flower", "ratio_loop", "ratio_flower_one_thread", "ratio_loop_one_thread"} <= set(ratios)
     assert all(math.isfinite(value) and value > 0 for value in ratios.values())
-    assert set(told["rivals"]) == {"ours", "flower", "bare_loop", "torch_loop"}
+    assert set(told["rivals"]) == {"ours", "ours_one_thread", "flower", "bare_loop", "torch_loop"}
     for rival in told["rivals"].values():
         assert rival["seconds_per_round"] > 0
         assert 0.5 < rival["accuracy"] <= 1  # the ten digits are learned, not guessed
