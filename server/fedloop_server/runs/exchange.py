@@ -7,6 +7,8 @@ an exception: one bad site does not stop the others.
 
 from __future__ import annotations
 
+import logging
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -20,11 +22,23 @@ from numpy.typing import NDArray
 
 from fedloop_core.arrays import NamedArrays, digest
 from fedloop_core.errors import FedloopError, UpdateRefused
-from fedloop_core.federation.records import DESCRIBE, EVALUATE, IDENTIFY, MOMENTS, TRAIN, array_record, pack, unpack
+from fedloop_core.federation.records import (
+    DESCRIBE,
+    EVALUATE,
+    IDENTIFY,
+    MOMENTS,
+    TRAIN,
+    array_record,
+    pack,
+    parts,
+    unpack,
+)
 from fedloop_core.keys import SigningKey, seal
 from fedloop_proto.coordination.v1.coordination_pb2 import Answer, Instruction
 
-__all__ = ["Exchange", "SiteAnswer", "SiteFailure", "WaitingGrid"]
+__all__ = ["Exchange", "NearGrid", "SiteAnswer", "SiteFailure"]
+
+_LOG = logging.getLogger(__name__)
 
 _KINDS: Mapping[str, tuple[str, str]] = {  # of work: the message's type, and the field of the answer
     "describe_data": (DESCRIBE, "data_description"),
@@ -33,6 +47,7 @@ _KINDS: Mapping[str, tuple[str, str]] = {  # of work: the message's type, and th
     "sum_derivatives": (TRAIN, "derivatives"),
     "evaluate_artifact": (EVALUATE, "evaluation"),
 }
+_SITE = re.compile(r"[a-z0-9][a-z0-9\-]{0,62}")  # as in a site's own policy
 _NO_REPLY = "FL-RUN-010"
 _BROKEN_REPLY = "FL-RUN-011"
 
@@ -57,8 +72,8 @@ class SiteFailure:
 
 
 @runtime_checkable
-class WaitingGrid(Protocol):
-    """A grid that notices replies as they come, which Flower's own cannot."""
+class NearGrid(Protocol):
+    """A grid over nodes of this machine: each message costs the same alone, and replies are noticed as they come."""
 
     def wait(self, seconds: float) -> None:
         """Returns when a reply may be there, at the latest after ``seconds``."""
@@ -68,7 +83,7 @@ class Exchange:
     """Questions and answers of one attempt of a run.
 
     ``clock`` is monotonic seconds; ``now_unix`` wall seconds for the expiry of instructions. A grid is asked again every
-    ``poll_seconds``, or as soon as a reply comes when it is a ``WaitingGrid``.
+    ``poll_seconds``; a ``NearGrid`` as soon as a reply comes, and its sites begin before all questions are sealed.
     """
 
     def __init__(
@@ -84,6 +99,7 @@ class Exchange:
         poll_seconds: float = 0.05,
     ) -> None:
         self._grid = grid
+        self._near = grid if isinstance(grid, NearGrid) else None
         self._key = key
         self._run_id = run_id
         self._attempt = attempt
@@ -91,8 +107,8 @@ class Exchange:
         self._clock = clock
         self._now_unix = now_unix
         self._poll_seconds = poll_seconds
-        self._wait = grid.wait if isinstance(grid, WaitingGrid) else time.sleep
         self._nodes: dict[str, int] = {}
+        self._nameless: set[int] = set()  # nodes of which the log has said that they are taken for no site
 
     @property
     def sites(self) -> tuple[str, ...]:
@@ -100,10 +116,17 @@ class Exchange:
         return tuple(sorted(self._nodes))
 
     def gather(self, expected: int, deadline_seconds: float) -> tuple[str, ...]:
-        """Waits until ``expected`` sites are there or the deadline has passed; returns their names, sorted."""
+        """Waits until ``expected`` sites are there or the deadline has passed; returns their names, sorted.
+
+        A name belongs to the first node that says it, for as long as that node is there: sites do not sign what they say
+        yet, so nobody takes over another's name. Nodes without a name of their own are asked again, since a site that
+        was started anew may have to wait until its old node is gone.
+        """
         deadline = self._clock() + deadline_seconds
         while True:
-            strangers = sorted(set(self._grid.get_node_ids()) - set(self._nodes.values()))
+            there = set(self._grid.get_node_ids())
+            self._nodes = {site: node for site, node in self._nodes.items() if node in there}
+            strangers = sorted(there - set(self._nodes.values()))
             if strangers:
                 self._identify(strangers, deadline)
             if len(self._nodes) >= expected or self._clock() >= deadline:
@@ -121,29 +144,40 @@ class Exchange:
         """Asks each site of ``work`` its instruction, in which only the work itself is filled in.
 
         Yields as answers arrive; after the deadline the silent sites are yielded as failures, so that every site of
-        ``work`` is yielded exactly once. The order is not fixed.
+        ``work`` is yielded exactly once. The order is not fixed, but that sites without a node come first: a caller who
+        gives up then has asked nobody.
         """
+        for site in work:
+            if site not in self._nodes:
+                yield SiteFailure(site, _NO_REPLY, {}, "it is not connected")
+        work = {site: instruction for site, instruction in work.items() if site in self._nodes}
         deadline = self._clock() + deadline_seconds
         arrays_digest = digest(arrays)
         record = array_record(arrays)
         results: dict[str, str] = {}
-        messages = []
-        for site, instruction in work.items():
-            instruction.run_id = self._run_id
-            instruction.attempt = self._attempt
-            instruction.round = round_number
-            instruction.site = site
-            instruction.task_digest = self._task_digest
-            instruction.arrays_digest = arrays_digest
-            instruction.expires_unix = int(self._now_unix() + deadline_seconds) + 1
-            message_type, results[site] = _KINDS[str(instruction.WhichOneof("work"))]
-            messages.append(self._message(site, message_type, seal(instruction, self._key), record, deadline_seconds))
-        identifiers = list(self._grid.push_messages(messages))
-        waiting = dict(zip(work, identifiers, strict=True))
+
+        def messages() -> Iterator[Message]:
+            for site, instruction in work.items():
+                instruction.run_id = self._run_id
+                instruction.attempt = self._attempt
+                instruction.round = round_number
+                instruction.site = site
+                instruction.task_digest = self._task_digest
+                instruction.arrays_digest = arrays_digest
+                instruction.expires_unix = int(self._now_unix() + deadline_seconds) + 1
+                message_type, results[site] = _KINDS[str(instruction.WhichOneof("work"))]
+                yield self._message(site, message_type, seal(instruction, self._key), record, deadline_seconds)
+
+        waiting = dict(zip(work, self._push(messages()), strict=True))
         for site, reply in self._replies(waiting, deadline):
             yield self._read(site, round_number, results[site], reply)
         for site in waiting:
             yield SiteFailure(site, _NO_REPLY, {}, f"no answer within {deadline_seconds:g} s")
+
+    def _push(self, messages: Iterator[Message]) -> list[str]:
+        if self._near is None:
+            return list(self._grid.push_messages(list(messages)))
+        return [identifier for message in messages for identifier in self._grid.push_messages([message])]
 
     def _replies(self, waiting: dict[str, str], deadline: float) -> Iterator[tuple[str, Message]]:
         """Yields replies as they come and takes their sites out of ``waiting``."""
@@ -157,7 +191,8 @@ class Exchange:
             if not waiting or self._clock() >= deadline:
                 return
             if not arrived:
-                self._wait(self._poll_seconds)
+                wait = time.sleep if self._near is None else self._near.wait
+                wait(self._poll_seconds)
 
     def _read(self, site: str, round_number: int, result: str, reply: Message) -> SiteAnswer | SiteFailure:
         if reply.has_error():
@@ -208,9 +243,24 @@ class Exchange:
             str(node): identifier for node, identifier in zip(nodes, self._grid.push_messages(messages), strict=True)
         }
         for node, reply in self._replies(waiting, min(deadline, self._clock() + 30.0)):
-            if not reply.has_error():
-                name, _ = unpack(reply.content)
-                self._nodes[name.decode("utf-8", "replace")] = int(node)
+            self._admit(int(node), reply)
+
+    def _admit(self, node: int, reply: Message) -> None:
+        """Takes a node for the site that it says it is; the log says why not."""
+        try:
+            site = "" if reply.has_error() else parts(reply.content)[0].decode("ascii", "replace")
+        except FedloopError:
+            site = ""
+        if _SITE.fullmatch(site) is None:
+            why = "it does not say the name of a site"
+        elif site in self._nodes:
+            why = f"site {site} is there already, as node {self._nodes[site]}"
+        else:
+            self._nodes[site] = node
+            return
+        if node not in self._nameless:
+            self._nameless.add(node)
+            _LOG.warning("node %d is left out: %s", node, why)
 
     def _message(self, site: str, message_type: str, envelope: bytes, arrays: ArrayRecord, ttl: float) -> Message:
         return Message(pack(envelope, arrays), self._nodes[site], message_type, ttl=ttl)
