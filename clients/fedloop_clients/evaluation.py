@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,7 +15,7 @@ from fedloop_core.noise import NoiseSource
 from fedloop_core.schema import ClassLabel, Label, RegressionLabel, SurvivalLabel
 from fedloop_proto.coordination.v1.coordination_pb2 import Evaluation, PairSums
 
-__all__ = ["Scores", "exact_scores", "noised_scores", "one_row_per_unit"]
+__all__ = ["Scores", "exact_scores", "newest_rows", "noised_scores", "one_row_per_unit"]
 
 _STEPS = 1000  # an error as a share of the label's range is counted in thousandths, so that noise is on whole numbers
 _ROWS_AT_ONCE = 1024
@@ -119,8 +120,19 @@ def noised_scores(
 
 def one_row_per_unit(rows: Dataset) -> Dataset:
     """The newest row of each unit, so that one unit moves a count by 1; rows with an empty unit all stay."""
-    last = {unit or f"\0{place}": place for place, unit in enumerate(rows.units)}
-    return rows if len(last) == len(rows) else rows.take(sorted(last.values()))
+    return newest_rows(rows, 1)
+
+
+def newest_rows(rows: Dataset, most: int) -> Dataset:
+    """At most so many rows of each unit, the newest ones, in their order; rows with an empty unit all stay."""
+    taken: Counter[str] = Counter()
+    kept: list[int] = []
+    for place in range(len(rows) - 1, -1, -1):
+        unit = rows.units[place]
+        if not unit or taken[unit] < most:
+            kept.append(place)
+            taken[unit] += 1
+    return rows if len(kept) == len(rows) else rows.take(kept[::-1])
 
 
 def _reach(label: RegressionLabel) -> float:

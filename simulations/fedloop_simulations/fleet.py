@@ -37,14 +37,17 @@ class Answered:
 @dataclass(frozen=True)
 class _DueOutcome:
     tick: int
-    seen_at: int
     prediction_id: str
     label: str
+    unit: str
 
 
 @dataclass
 class SimulatedDevice:
-    """An agent and the rows that it will see, ``rows_per_tick`` at a time; ``told`` says of which the outcome comes back."""
+    """An agent and the rows that it will see, ``rows_per_tick`` at a time.
+
+    ``told`` says of which rows the outcome comes back, ``units_told`` whether with the patient or customer that it is about.
+    """
 
     name: str
     site: SimulatedSite
@@ -53,9 +56,9 @@ class SimulatedDevice:
     rows_per_tick: int
     rows: Dataset
     told: NDArray[np.bool_]
+    units_told: bool
     seen: int = 0
     answers: list[Answered] = field(default_factory=list)
-    outcome_ticks: list[int] = field(default_factory=list)
     _due: deque[_DueOutcome] = field(default_factory=deque)
 
     def predict(self, tick: int, label: Label, delay: int) -> None:
@@ -68,14 +71,13 @@ class SimulatedDevice:
             self.seen = place + 1
             outcome = _spelled(label, row.labels[0])
             if self.told[place] and outcome is not None:
-                self._due.append(_DueOutcome(tick + delay, tick, answer.id, outcome))
+                self._due.append(_DueOutcome(tick + delay, answer.id, outcome, row.units[0] if self.units_told else ""))
 
     def tell_outcomes(self, tick: int) -> None:
         """Gives the agent the outcomes that have become known."""
         while self._due and self._due[0].tick <= tick:
             due = self._due.popleft()
-            self.agent.give_label(due.prediction_id, due.label)
-            self.outcome_ticks.append(due.seen_at)
+            self.agent.give_label(due.prediction_id, due.label, due.unit)
 
 
 class Fleet:
@@ -117,6 +119,7 @@ class Fleet:
                     rows_per_tick=rows_per_tick,
                     rows=site.rows.train.take([]),
                     told=np.zeros(0, dtype=np.bool_),
+                    units_told=task.privacy.unit_column is not None,
                 )
             )
 

@@ -76,6 +76,7 @@ class Simulation:
             self.coordinator = Coordinator(settings.out / "coordinator", self.task)
             self.sites = [self._site(at) for at in range(len(world.sites))]
         self.fleet: Fleet | None = None
+        self._rows_told: dict[str, int] = {}
 
     def run(self) -> None:
         """Runs the loop to the end of the stream.
@@ -99,7 +100,7 @@ class Simulation:
         if isinstance(self.task.label, SurvivalLabel):
             self._tell("devices answer with log hazards; outcomes of a survival label do not come back from them")
         self._deal_stream(self.fleet)
-        self._watch(self.fleet, state.version)
+        self._watch(self.fleet, state.version, self._rows_told)
         loop = LoopState.start(self.task, tuple(site.name for site in self._members(state)), state.version)
         while not self.fleet.finished():
             loop = self._tick(self.fleet, loop)
@@ -137,15 +138,25 @@ class Simulation:
         self._progress.run_ends()
         if state.failure is not None:
             raise RunError(f"{plan.run_id} failed ({state.failure.code}): {state.failure.reason}")
-        self.story.runs.append(RunTold(plan.run_id, state, self._held_out(plan)))
+        self._rows_told = {member.site: member.rows for member in state.members}
+        self.story.runs.append(RunTold(plan.run_id, state, self._held_out(plan, state)))
         return state
 
     def _released(self, state: RunState) -> bool:
-        released = state.gate is not None and state.gate.released
-        self._tell(f"version {state.version} {'passes' if released else 'is held by'} the quality gate")
-        return released
+        gate = state.gate
+        if gate is None or not gate.released:
+            self._tell(f"version {state.version} is held by the quality gate")
+            return False
+        undecided = sum(": undecidable" in reason for reason in gate.reasons)
+        said = (
+            f"; {undecided} of {len(gate.reasons)} bounds are undecidable, which the task lets pass"
+            if undecided
+            else ""
+        )
+        self._tell(f"version {state.version} passes the quality gate{said}")
+        return True
 
-    def _held_out(self, plan: RunPlan) -> dict[str, float]:
+    def _held_out(self, plan: RunPlan, state: RunState) -> dict[str, float]:
         """The task's measure at each site on all rows that training never saw; only a rehearsal may look at them all.
 
         A run that starts warm has seen rows of the stream as feedback: nothing is told of it here.
@@ -156,9 +167,10 @@ class Simulation:
         trainer = LocalTrainer(task)
         arrays = self.coordinator.home.trained_arrays(plan.run_id)
         found: dict[str, float] = {}
+        members = {member.site for member in state.members}
         for rows, stream in zip(self.world.sites, self.world.stream, strict=True):
             unseen = rows.evaluation.concatenate(stream.rows)
-            if len(unseen) and len(rows.train):
+            if rows.name in members and len(unseen):
                 outputs = trainer.outputs(arrays, unseen, rows.train)
                 metric = metric_of(task.label, measured_outputs(task.label, outputs, unseen.labels))
                 if metric is not None:
@@ -189,7 +201,7 @@ class Simulation:
                 raise RunError(f"the rollout of version {version} was aborted: {self.coordinator.rollout_reason()}")
         raise RunError(f"the rollout of version {version} did not end.", hint="Look at the devices' reports.")
 
-    def _watch(self, fleet: Fleet, version: int) -> None:
+    def _watch(self, fleet: Fleet, version: int, rows_told: Mapping[str, int]) -> None:
         """Every site watches the version; one whose budget is gone does without, by name."""
         kind = self._watched_kind()
         artifact = self.coordinator.artifact(version, kind)
@@ -197,7 +209,9 @@ class Simulation:
             if not fleet.at(site.name):
                 continue
             try:
-                site.begin_watch(version, artifact, fleet.rows_per_tick(site.name))
+                site.begin_watch(
+                    version, artifact, fleet.rows_per_tick(site.name), reference_rows=rows_told.get(site.name, 1)
+                )
             except BudgetExhausted as error:
                 self._tell(f"{site.name} cannot pay for verdicts about version {version}: {error.message}")
 
@@ -237,9 +251,11 @@ class Simulation:
             self._tell("the world changes")
         with self.story.stage("stream"):
             fleet.tick(tick, self.settings.label_delay)
-            events: list[LoopEvent] = [Clock(now=tick), *self._verdicts(fleet), *self._labels(fleet, loop.version)]
+            verdicts: list[LoopEvent] = [Clock(now=tick), *self._verdicts(fleet)]
         self._progress.stream_event(sum(device.seen for device in fleet.devices))
-        return self._decide(fleet, loop, events)
+        loop = self._decide(fleet, loop, verdicts)
+        # Labels cost privacy to count, so nobody is asked before drift is told.
+        return self._decide(fleet, loop, self._labels(loop.version)) if loop.drifted else loop
 
     def _verdicts(self, fleet: Fleet) -> Iterable[SiteVerdict]:
         """Judges every site's open window and tells its verdict."""
@@ -257,9 +273,9 @@ class Simulation:
                 drifted=verdict.drifted,
             )
             self.story.drift.append(point)
-            if verdict.drifted and self.story.detected is None:
-                self.story.detected = point
-                self._tell(f"{site.name} tells drift in window {verdict.window} of version {verdict.version}")
+            if verdict.drifted:
+                self.story.detected = self.story.detected or point
+                self._tell_once(f"{site.name} tells drift under version {verdict.version}")
             yield SiteVerdict(
                 site=site.name,
                 version=verdict.version,
@@ -268,21 +284,17 @@ class Simulation:
                 drift=None if verdict.kind is None else _TOLD[verdict.kind],
             )
 
-    def _labels(self, fleet: Fleet, version: int) -> Iterable[LabelCount]:
-        """New labelled examples of rows seen since drift was told; nobody pays for telling of them before that."""
-        if self.story.detected is None:
-            return
-        since = max(self.story.detected.tick, self.story.admitted_until + 1)
+    def _labels(self, version: int) -> Iterable[LabelCount]:
+        """What sites tell of labelled examples that came back since drift was told."""
         for site in self.sites:
-            counted = sum(seen >= since for device in fleet.at(site.name) for seen in device.outcome_ticks)
-            if not counted:
-                continue
+            site.count_labels_from_now()
             try:
-                told = site.tell_label_count(counted, version, self.story.tick)
+                told = site.tell_label_count(version, self.story.tick)
             except BudgetExhausted as error:
                 self._tell_once(f"{site.name} cannot pay for telling how many labels came back: {error.message}")
                 continue
-            yield LabelCount(site=site.name, count=told)
+            if told is not None:
+                yield LabelCount(site=site.name, count=told)
 
     def _decide(self, fleet: Fleet, loop: LoopState, events: Iterable[LoopEvent]) -> LoopState:
         """Feeds the loop; starts the run that it calls for."""
@@ -301,7 +313,7 @@ class Simulation:
                     )
                 case StartRun():
                     self._tell(f"retraining starts by itself: {decision.reason}")
-                    pending = [RunEnded(version=self._retrain(fleet, decision))]
+                    pending = [RunEnded(version=self._retrain(fleet, loop, decision))]
                 case Refuse(reason=reason) | AskHuman(reason=reason):
                     self._tell_once(reason)
                 case Wait():
@@ -309,15 +321,18 @@ class Simulation:
         self.story.decisions = [f"tick {e.at}: {e.decision.reason}" for e in loop.history]
         return loop
 
-    def _retrain(self, fleet: Fleet, decision: StartRun) -> int | None:
+    def _retrain(self, fleet: Fleet, loop: LoopState, decision: StartRun) -> int | None:
         """Takes the feedback in, trains warm, and rolls the version out if its gate lets it; None if not."""
         for site in self.sites:
-            added = site.admit_feedback()
+            try:
+                added = site.admit_feedback()
+            except BudgetExhausted as error:
+                self._tell(f"{site.name} leaves its feedback waiting: {error.message}")
+                continue
             self._progress.note(
                 f"{site.name} takes in {added.training_rows} labelled rows to train on "
                 f"and {added.evaluation_rows} to evaluate on"
             )
-        self.story.admitted_until = self.story.tick
         state = self._train(self._retraining_task(), warm_from=decision.warm_from)
         if state.version is None or not self._released(state):
             return None
@@ -325,7 +340,7 @@ class Simulation:
         with self.story.stage("roll-out"):
             self._roll_out(fleet, state.version)
         self.story.retrained_at = self.story.tick
-        self._watch(fleet, state.version)
+        self._watch(fleet, state.version, loop.labels)
         return state.version
 
     def _retraining_task(self) -> Task:

@@ -11,13 +11,15 @@ from pathlib import Path
 
 from fedloop_clients.daemon import SiteDaemon
 from fedloop_clients.data.site_data import EVALUATION, ORIGINAL, FeedbackAdded, SiteData
-from fedloop_clients.feedback.charging import charge_verdicts, released_label_count
+from fedloop_clients.evaluation import newest_rows
+from fedloop_clients.feedback.charging import charge_late_verdicts, charge_verdicts, released_label_count
 from fedloop_clients.feedback.store import FeedbackStore
 from fedloop_clients.feedback.watch import SiteWatch, StatusObserver, WatchedWindow, reference_of
 from fedloop_clients.monitoring.monitor import MonitorPlan
 from fedloop_clients.monitoring.verdict import VerdictPlan
 from fedloop_clients.outbox import Outbox
 from fedloop_clients.policy import Budget, SiteConfig
+from fedloop_clients.privacy.charges import NonPrivateCharge, PureCharge
 from fedloop_clients.privacy.ledger import Ledger, Spend
 from fedloop_core.artifact import ArtifactDescription
 from fedloop_core.keys import VerifyingKey
@@ -88,12 +90,20 @@ class SimulatedSite:
         self.hub = Hub(config, parts.source, self.watch, self.devices)
         self.addresses: HubAddresses = self.hub.start()
         self.feedback_rows = 0
+        self._counted_from: int | None = None
 
-    def begin_watch(self, version: int, artifact: PublishedArtifact, window_rows: int) -> None:
+    def begin_watch(self, version: int, artifact: PublishedArtifact, window_rows: int, reference_rows: int) -> None:
         """Pays for the verdicts about a version, takes its reference from the newest rows it knows, and watches it.
 
         A version that was trained on feedback lives in the world that the feedback came from: older rows would make that
-        world look like a drift.
+        world look like a drift. Of a unit at most as many rows count as the task says.
+
+        Args:
+            version: the version that devices are about to serve.
+            artifact: one of its files, for its profile and its predictions.
+            window_rows: rows of a window.
+            reference_rows: rows that the coordinator knows the reference to have, noised where that is private: noise and
+                thresholds follow from this number and not from the exact one.
 
         Raises:
             BudgetExhausted: a block cannot pay; the version is then not watched here.
@@ -101,33 +111,44 @@ class SimulatedSite:
         description = ArtifactDescription.from_bytes(artifact.description)
         profile = Profile.from_bytes(artifact.profile)
         runtime = load_runtime(description, artifact.model)
-        training, evaluation = self.data.newest()
+        most = self._task.feedback.rows_per_unit
+        training, evaluation = (newest_rows(rows, most) for rows in self.data.newest())
         rows = training.concatenate(evaluation)
         reference = reference_of(profile, runtime, rows, evaluation)
+        known = reference_rows if self._task.privacy.private else len(rows)
         plan = MonitorPlan.for_task(
-            self._task, sites=self._sites, window_rows=window_rows, reference_rows=max(len(rows), 1)
+            self._task, sites=self._sites, window_rows=window_rows, reference_rows=max(known, 1)
         )
-        epsilon = self._task.retraining.verdict_epsilon if self._task.privacy.private else math.inf
-        verdicts = VerdictPlan.for_profile(plan, profile, epsilon)
+        units = 1 if self._task.privacy.unit_column is None else most
+        verdicts = VerdictPlan.for_profile(plan, profile, self._verdict_epsilon, units)
         charge_verdicts(self.ledger, self.data, self._config, verdicts.charge, task=self._task.name, version=version)
         self.watch.begin(version, reference, plan, verdicts)
+        self._counted_from = None
 
     def close_window(self, least_rows: int) -> WatchedWindow | None:
         """Judges the open window once it has so many rows."""
         return self.watch.close_window(least_rows=least_rows)
 
-    def tell_label_count(self, count: int, version: int, tick: int) -> int:
-        """How many labelled examples have come back, as the coordinator may know it.
+    def count_labels_from_now(self) -> None:
+        """From now on labelled examples are new; nothing when they are counted already."""
+        if self._counted_from is None:
+            self._counted_from = self._store.newest_place()
+
+    def tell_label_count(self, version: int, tick: int) -> int | None:
+        """How many units have labelled examples that are new, as the coordinator may know it; None when there are none.
 
         Raises:
             BudgetExhausted: their blocks cannot pay.
         """
+        units = () if self._counted_from is None else self._store.units_waiting(self._counted_from)
+        if not units:
+            return None
         retraining, private = self._task.retraining, self._task.privacy.private
         return released_label_count(
             self.ledger,
             self.data,
             self._config,
-            count,
+            units,
             retraining.label_count_epsilon if private else math.inf,
             self._noise.derive(f"label count {version} {tick}"),
             task=self._task.name,
@@ -135,13 +156,29 @@ class SimulatedSite:
         )
 
     def admit_feedback(self) -> FeedbackAdded:
-        """Lets the labelled examples that have come join the site's data."""
+        """Lets the labelled examples that have come join the site's data, once they have paid for what was told of them.
+
+        Raises:
+            BudgetExhausted: the blocks that they would join cannot pay; the examples go on waiting.
+        """
         self._store.forget(_clock() - self._task.feedback.retention_days * _DAY_SECONDS)
+        charge_late_verdicts(
+            self.ledger,
+            self.data,
+            self._config,
+            PureCharge(epsilon=self._verdict_epsilon) if self._task.privacy.private else NonPrivateCharge(),
+            task=self._task.name,
+            versions=self._store.versions_waiting(),
+        )
         waiting = self._store.waiting()
         added = self.daemon.add_feedback(waiting.rows, self._task.feedback.evaluation_share)
         self._store.mark_admitted(waiting)
         self.feedback_rows += len(waiting.rows)
         return added
+
+    @property
+    def _verdict_epsilon(self) -> float:
+        return self._task.retraining.verdict_epsilon if self._task.privacy.private else math.inf
 
     def spends(self) -> tuple[Spend, Spend] | None:
         """What the oldest training rows and the oldest evaluation rows have spent for life; None without privacy."""

@@ -56,7 +56,6 @@ class Story:
     injected_at: int | None = None
     detected: DriftPoint | None = None
     retrained_at: int | None = None
-    admitted_until: int = 0
 
     def tell(self, text: str) -> None:
         """Notes an event at the current tick."""

@@ -15,7 +15,8 @@ import pytest
 from numpy.typing import NDArray
 
 from fedloop_clients.data.site_data import EVALUATION, ORIGINAL, SiteData
-from fedloop_clients.feedback.charging import charge_verdicts, released_label_count
+from fedloop_clients.evaluation import newest_rows
+from fedloop_clients.feedback.charging import charge_late_verdicts, charge_verdicts, released_label_count
 from fedloop_clients.feedback.store import FeedbackStore
 from fedloop_clients.feedback.watch import SiteWatch, reference_of
 from fedloop_clients.monitoring.monitor import DriftKind, ErrorCount, MonitorPlan, Reference
@@ -404,11 +405,12 @@ def test_a_run_without_privacy_needs_blocks_without_a_budget() -> None:
         assert affords_run(exact, purse.data, purse.ledger) is affordable
 
 
-def test_the_number_of_labels_is_noised_and_paid_by_the_blocks_that_they_will_join() -> None:
+def test_the_number_of_labelled_units_is_noised_and_paid_by_the_blocks_that_they_belong_to() -> None:
     purse = Purse(20.0)
+    units = [f"new-{at // 2}" for at in range(100)]  # two rows of each of fifty units
     told = [
         released_label_count(
-            purse.ledger, purse.data, purse.config, 50, 0.5, SeededNoise(seed), task="wards", version=1
+            purse.ledger, purse.data, purse.config, units, 0.5, SeededNoise(seed), task="wards", version=1
         )
         for seed in range(8)
     ]
@@ -416,10 +418,56 @@ def test_the_number_of_labels_is_noised_and_paid_by_the_blocks_that_they_will_jo
     assert all(abs(count - 50) < 40 for count in told)
     assert purse.charges("feedback-1") == purse.charges("feedback-evaluation-1") == (PureCharge(epsilon=0.5),) * 8
     assert purse.charges(ORIGINAL) == ()
-    with pytest.raises(BudgetExhausted):
-        released_label_count(purse.ledger, purse.data, purse.config, 50, 30.0, SeededNoise(0), task="wards", version=1)
-    free = Purse(math.inf)
-    exact = released_label_count(
-        free.ledger, free.data, free.config, 50, math.inf, SeededNoise(0), task="wards", version=1
+    released_label_count(
+        purse.ledger, purse.data, purse.config, ["u3", "new"], 0.5, SeededNoise(1), task="wards", version=1
     )
-    assert exact == 50
+    assert purse.charges(ORIGINAL) == (PureCharge(epsilon=0.5),)  # u3 is at home there
+    assert purse.charges(EVALUATION) == ()
+    with pytest.raises(BudgetExhausted):
+        released_label_count(
+            purse.ledger, purse.data, purse.config, units, 30.0, SeededNoise(0), task="wards", version=1
+        )
+
+
+def test_the_number_of_labelled_units_is_exact_without_privacy() -> None:
+    free = Purse(math.inf)
+    units = ["a", "a", "b", "", ""]  # an empty unit is one of its own
+    exact = released_label_count(
+        free.ledger, free.data, free.config, units, math.inf, SeededNoise(0), task="wards", version=1
+    )
+    assert exact == 4
+
+
+def test_labels_that_come_late_pay_for_the_verdicts_that_were_told_while_their_rows_were_seen() -> None:
+    purse = Purse(40.0)
+    charge = PureCharge(epsilon=2.0)
+    purse.pay(charge)
+    purse.data.add_feedback(some_rows(40, "new", 2), 0.25, SeededNoise(1))
+    purse.pay(charge, version=2)
+    for _ in range(2):  # a second time costs nothing
+        charge_late_verdicts(purse.ledger, purse.data, purse.config, charge, task="wards", versions=(1, 2))
+    assert purse.charges("feedback-2") == (charge, charge)  # of version 2 before, of version 1 now
+    assert purse.charges("feedback-1") == (charge, charge)
+
+
+def test_a_sketch_that_is_passed_on_twice_counts_once() -> None:
+    store = FeedbackStore(":memory:", SCHEMA)
+    watch = SiteWatch(TASK, store, SeededNoise(1), lambda _device, _report: None)
+    rows = some_rows(90)
+    reference = reference_of(PROFILE, RUNTIME, rows, rows)
+    plan = MonitorPlan.for_task(TASK, sites=1, window_rows=WINDOW, reference_rows=90)
+    watch.begin(1, reference, plan, VerdictPlan.for_profile(plan, PROFILE, 8.0))
+    seen = some_rows(WINDOW - 1, seed=5)
+    predicted = np.zeros(len(seen), dtype=np.int64)
+    sketch = Sketch.empty(PROFILE).add(seen.inputs, predicted, np.ones(len(seen)))
+    received = ReceivedSketch("q1", 1, sketch.to_message(task="wards", version=1, window=1))
+    for _ in range(2):
+        watch.sketch("d1", received)
+    assert watch.close_window(least_rows=WINDOW) is None
+
+
+def test_of_a_unit_only_its_newest_rows_are_in_a_reference() -> None:
+    rows = some_rows(4).concatenate(some_rows(4, seed=1)).concatenate(some_rows(2, seed=2))
+    kept = newest_rows(rows, 2)
+    assert kept.units == ("u2", "u3", "u0", "u1", "u2", "u3", "u0", "u1")
+    assert newest_rows(kept, 2) is kept

@@ -103,7 +103,7 @@ def test_a_run_is_started_once_warm_with_those_who_can_pay() -> None:
     state, decision = play(loop(rounds=5), *CALLED_FOR, *ledgers("north"))
     assert isinstance(decision, StartRun)
     assert (decision.warm_from, decision.rounds, decision.sites) == (1, 5, ("east", "south"))
-    assert decision.reasons[0] == "east reports covariate drift in window 1 of version 1"
+    assert decision.reasons[0] == "east reports covariate drift under version 1"
     late: tuple[Event, ...] = (drift("south", window=9), labels(99), *ledgers())
     for event in late:
         state, decision = step(state, event)

@@ -115,6 +115,10 @@ class SiteData:
         """Evaluation rows of the choice."""
         return self._join(self._evaluation, self.evaluation_blocks(choice))
 
+    def home_blocks(self, units: Iterable[str]) -> tuple[str, ...]:
+        """The blocks that these units are at home in, sorted; units that are not known yet have none."""
+        return tuple(sorted({self._home[unit] for unit in units if unit in self._home}))
+
     def newest(self) -> tuple[Dataset, Dataset]:
         """Training and evaluation rows of the newest feedback, or the original ones when no feedback has come."""
         training, evaluation = f"{_FEEDBACK}{self._admissions}", f"{_FEEDBACK_EVALUATION}{self._admissions}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Sequence
 
 from fedloop_clients.data.site_data import SiteData
 from fedloop_clients.policy import SiteConfig
@@ -11,7 +12,7 @@ from fedloop_clients.privacy.ledger import Ledger
 from fedloop_clients.privacy.mechanisms import noised_counts
 from fedloop_core.noise import NoiseSource
 
-__all__ = ["charge_verdicts", "released_label_count"]
+__all__ = ["charge_late_verdicts", "charge_verdicts", "released_label_count"]
 
 
 def charge_verdicts(
@@ -31,42 +32,91 @@ def charge_verdicts(
     Raises:
         BudgetExhausted: a block cannot pay; then nothing is charged and no verdict may be told.
     """
-    training, evaluation = data.next_feedback_blocks
-    ledger.open_block(training, config.training_budget.epsilon, config.training_budget.delta)
-    ledger.open_block(evaluation, config.evaluation_budget.epsilon, config.evaluation_budget.delta)
-    blocks = (*data.training_blocks, *data.evaluation_blocks(), training, evaluation)
-    reservation = ledger.reserve(charge, blocks, f"watch-{task}-{version}", f"verdicts about version {version}")
-    if not isinstance(charge, NonPrivateCharge):  # an exact release is settled as it is reserved
-        ledger.settle(reservation, charge)
+    blocks = (*data.training_blocks, *data.evaluation_blocks(), *_next_blocks(ledger, data, config))
+    _charge(ledger, charge, blocks, _watch(task, version), _about(version))
+
+
+def charge_late_verdicts(
+    ledger: Ledger,
+    data: SiteData,
+    config: SiteConfig,
+    charge: PureCharge | NonPrivateCharge,
+    *,
+    task: str,
+    versions: Iterable[int],
+) -> None:
+    """Charges the next feedback blocks for verdicts that were told while some of their rows were seen, and not yet paid.
+
+    Labels may come after the version that predicted has been replaced: its verdicts were charged to other blocks.
+
+    Raises:
+        BudgetExhausted: the next blocks cannot pay; then the rows may not join.
+    """
+    blocks = _next_blocks(ledger, data, config)
+    for version in versions:
+        if not any(ledger.charges(block, _watch(task, version)) for block in blocks):
+            _charge(ledger, charge, blocks, _watch(task, version), _about(version))
 
 
 def released_label_count(
     ledger: Ledger,
     data: SiteData,
     config: SiteConfig,
-    count: int,
+    units: Sequence[str],
     epsilon: float,
     noise: NoiseSource,
     *,
     task: str,
     version: int,
 ) -> int:
-    """The number of labelled examples as it may leave the site: exact for an infinite epsilon, else noised and charged.
+    """How many units have labelled examples that wait, as it may leave the site.
 
-    The examples have no block yet: they will join the next feedback blocks, which pay.
+    Exact for an infinite epsilon. Otherwise noised, one unit moving it by 1 whatever its number of rows, and charged to the
+    units' home blocks and to the next feedback blocks, which the others will join.
+
+    Args:
+        ledger: the site's.
+        data: the site's rows by block.
+        config: budgets of blocks that are opened here.
+        units: of each waiting example; an empty one is a unit of its own.
+        epsilon: of this release.
+        noise: for this release alone.
+        task: name of the task.
+        version: the version in service.
 
     Raises:
         BudgetExhausted: a block cannot pay; then nothing is charged and nothing may be told.
     """
+    count = len({unit or f"\0{at}" for at, unit in enumerate(units)})
+    blocks = (*data.home_blocks(units), *_next_blocks(ledger, data, config))
+    run, purpose = f"labels-{task}-{version}", "number of labelled units"
+    if math.isinf(epsilon):
+        _charge(ledger, NonPrivateCharge(), blocks, run, purpose)
+        return count
+    _charge(ledger, PureCharge(epsilon=epsilon), blocks, run, purpose)
+    (noised,) = noised_counts((count,), 1 / epsilon, noise)
+    return max(noised, 0)
+
+
+def _next_blocks(ledger: Ledger, data: SiteData, config: SiteConfig) -> tuple[str, str]:
+    """The next feedback blocks, opened."""
     training, evaluation = data.next_feedback_blocks
     ledger.open_block(training, config.training_budget.epsilon, config.training_budget.delta)
     ledger.open_block(evaluation, config.evaluation_budget.epsilon, config.evaluation_budget.delta)
-    run, purpose = f"watch-{task}-{version}", "number of labelled examples"
-    if math.isinf(epsilon):
-        ledger.reserve(NonPrivateCharge(), (training, evaluation), run, purpose)
-        return count
-    charge = PureCharge(epsilon=epsilon)
-    reservation = ledger.reserve(charge, (training, evaluation), run, purpose)
-    (noised,) = noised_counts((count,), 1 / epsilon, noise)
-    ledger.settle(reservation, charge)
-    return max(noised, 0)
+    return training, evaluation
+
+
+def _charge(
+    ledger: Ledger, charge: PureCharge | NonPrivateCharge, blocks: tuple[str, ...], run: str, purpose: str
+) -> None:
+    reservation = ledger.reserve(charge, blocks, run, purpose)
+    if not isinstance(charge, NonPrivateCharge):  # an exact release is settled as it is reserved
+        ledger.settle(reservation, charge)
+
+
+def _watch(task: str, version: int) -> str:
+    return f"watch-{task}-{version}"
+
+
+def _about(version: int) -> str:
+    return f"verdicts about version {version}"

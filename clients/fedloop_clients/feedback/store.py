@@ -55,6 +55,7 @@ class FeedbackStore:
             self._connection = sqlite3.connect(self._name, isolation_level=None, check_same_thread=False)
             self._connection.execute("PRAGMA journal_mode = WAL")
             self._connection.execute("PRAGMA synchronous = FULL")
+            self._connection.execute("PRAGMA secure_delete = ON")
             self._connection.executescript(_SCHEMA)
 
     def add(self, device_id: str, example: ReceivedExample) -> bool:
@@ -103,12 +104,40 @@ class FeedbackStore:
             rows = rows.concatenate(row)
         return WaitingRows(rows, tuple(int(place) for place, *_ in found))
 
-    def mark_admitted(self, waiting: WaitingRows) -> None:
-        """Remembers that these examples have joined the site's data."""
+    def newest_place(self) -> int:
+        """The place of the example that came last; 0 before the first."""
         with self._storage_errors():
-            self._connection.executemany(
-                "UPDATE example SET admitted = 1 WHERE place = ?", [(place,) for place in waiting.places]
-            )
+            (place,) = self._connection.execute("SELECT coalesce(max(place), 0) FROM example").fetchone()
+        return int(place)
+
+    def units_waiting(self, after_place: int) -> tuple[str, ...]:
+        """The unit of each waiting example that came after a place; empty where the record is the unit."""
+        with self._storage_errors():
+            found = self._connection.execute(
+                "SELECT unit FROM example WHERE admitted = 0 AND place > ? ORDER BY place", (after_place,)
+            ).fetchall()
+        return tuple(unit for (unit,) in found)
+
+    def versions_waiting(self) -> tuple[int, ...]:
+        """The versions that predicted the waiting examples, rising."""
+        with self._storage_errors():
+            found = self._connection.execute(
+                "SELECT DISTINCT version FROM example WHERE admitted = 0 ORDER BY version"
+            ).fetchall()
+        return tuple(int(version) for (version,) in found)
+
+    def mark_admitted(self, waiting: WaitingRows) -> None:
+        """Remembers, for all of them or for none, that these examples have joined the site's data."""
+        with self._storage_errors():
+            self._connection.execute("BEGIN IMMEDIATE")
+            try:
+                self._connection.executemany(
+                    "UPDATE example SET admitted = 1 WHERE place = ?", [(place,) for place in waiting.places]
+                )
+                self._connection.execute("COMMIT")
+            finally:
+                if self._connection.in_transaction:
+                    self._connection.execute("ROLLBACK")
 
     def forget(self, observed_before_unix: int) -> int:
         """Erases examples whose input was seen before that moment; returns how many of them were never admitted.
@@ -121,9 +150,10 @@ class FeedbackStore:
             ).fetchone()
             self._connection.execute(
                 "UPDATE example SET predicted = '', label = '', unit = '', inputs = x'', admitted = 1"
-                " WHERE observed_unix < ?",
+                " WHERE observed_unix < ? AND inputs != x''",
                 (observed_before_unix,),
             )
+            self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
         return int(lost)
 
     def close(self) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,13 +44,14 @@ class WatchedWindow:
 
 @dataclass
 class _Watched:
-    """The version under watch; ``open`` collects sketches of the next window."""
+    """The version under watch; ``open`` collects sketches of the next window, ``seen`` names those that were taken in."""
 
     monitor: Monitor
     state: MonitorState
     verdicts: VerdictState
     open: Sketch
     labels: ErrorCount
+    seen: set[tuple[str, int]] = field(default_factory=set)
 
 
 class SiteWatch:
@@ -92,7 +93,7 @@ class SiteWatch:
                 watched.labels = watched.labels.plus(ErrorCount(rows=1, wrong=wrong))
 
     def sketch(self, device_id: str, sketch: ReceivedSketch) -> None:  # noqa: ARG002  all devices of a site are one
-        """Adds a sketch to the open window; one of another version is counted and dropped.
+        """Adds a sketch to the open window, once; one of another version is counted and dropped.
 
         Raises:
             SketchRefused: the counts are not over the version's profile, or no rows can give them.
@@ -103,7 +104,10 @@ class SiteWatch:
             if watched is None or (message.task, message.version) != (self._task.name, watched.monitor.version):
                 self.stale_sketches += 1
                 return
-            watched.open = watched.open.merge(Sketch.from_message(message, watched.open.profile))
+            number = (sketch.queue_id, sketch.sequence)
+            if number not in watched.seen:  # a hub that could not note it down passes it on again
+                watched.open = watched.open.merge(Sketch.from_message(message, watched.open.profile))
+                watched.seen.add(number)
 
     def status(self, device_id: str, report: ReceivedStatus) -> None:
         """Passes a report on."""

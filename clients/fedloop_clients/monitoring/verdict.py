@@ -64,7 +64,7 @@ class Verdict(Strict):
 class VerdictPlan(Strict):
     """Noise and thresholds of all verdicts about one version at one site, from public numbers.
 
-    ``rows_per_unit`` bounds how many rows of one patient or customer are in a window or in the reference.
+    ``rows_per_unit`` bounds how many rows of one patient or customer are in the reference, and in all windows together.
     """
 
     monitor: MonitorPlan
@@ -73,10 +73,10 @@ class VerdictPlan(Strict):
     rows_per_unit: Annotated[int, Field(ge=1)] = 1
 
     @classmethod
-    def for_profile(cls, monitor: MonitorPlan, profile: Profile, epsilon: float) -> Self:
+    def for_profile(cls, monitor: MonitorPlan, profile: Profile, epsilon: float, rows_per_unit: int = 1) -> Self:
         """The plan for a version's profile."""
         tested = sum(contrasts(column) for column in profile.columns[:-1])
-        return cls(monitor=monitor, epsilon=epsilon, contrasts=tested)
+        return cls(monitor=monitor, epsilon=epsilon, contrasts=tested, rows_per_unit=rows_per_unit)
 
     @property
     def private(self) -> bool:

@@ -260,9 +260,14 @@ class Rollout(Strict):
 
 
 class Feedback(Strict):
-    """What devices send to their own site: sketches after ``sketch_rows`` predictions, and examples with labels."""
+    """What devices send to their own site: sketches after ``sketch_rows`` predictions, and examples with labels.
+
+    ``rows_per_unit`` is the most rows of one patient or customer that a site's devices see while a version serves. Devices
+    do not know units, so it is the author's word, on which the privacy of verdicts rests where ``unit_column`` is set.
+    """
 
     sketch_rows: Count = 25
+    rows_per_unit: Count = 1
     evaluation_share: Annotated[float, Field(gt=0, lt=1)] = 0.25
     retention_days: Count = 365
 

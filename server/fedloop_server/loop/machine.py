@@ -40,32 +40,31 @@ def decide(state: LoopState) -> Decision:
         return Wait(reason="A run is in progress.")
     if not state.drifted:
         return Wait(reason=f"No site reports drift under version {state.version}.")
-    drift = tuple(str(verdict) for verdict in state.drifted)
+    drift = _told(state)
     if state.label_total < policy.minimum_labels:
         return Wait(
-            reason=f"{_listed(drift)}; {state.label_total} of at least {policy.minimum_labels} labelled examples have "
-            "come back."
+            reason=f"{drift}; {state.label_total} of at least {policy.minimum_labels} labelled examples have come back."
         )
     unknown = tuple(site for site in state.sites if site not in state.affordable)
     if unknown:
-        return Wait(reason=f"{_listed(drift)}; the ledgers of {_listed(unknown)} are asked.", ask_ledgers=unknown)
+        return Wait(reason=f"{drift}; the ledgers of {_listed(unknown)} are asked.", ask_ledgers=unknown)
     payers = tuple(site for site in state.sites if state.affordable[site])
     spent = tuple(site for site in state.sites if site not in payers)
     if len(payers) < policy.needed(len(state.sites)):
         return Refuse(
-            reason=f"{_listed(drift)}; the privacy budget of {_listed(spent)} does not admit another run, and "
+            reason=f"{drift}; the privacy budget of {_listed(spent)} does not admit another run, and "
             f"{policy.needed(len(state.sites))} of {len(state.sites)} sites are needed. Only a site can raise its "
             "budget, or add rows of new units.",
             sites=spent,
         )
     if policy.approval == "human" and state.approved_by is None:
-        return AskHuman(reason=f"{_listed(drift)}; the task asks a person to approve each run.")
+        return AskHuman(reason=f"{drift}; the task asks a person to approve each run.")
     if state.approved_by is None and state.runs_alone >= policy.maximum_runs:
         return AskHuman(
-            reason=f"{_listed(drift)}; {state.runs_alone} of at most {policy.maximum_runs} runs have followed one "
+            reason=f"{drift}; {state.runs_alone} of at most {policy.maximum_runs} runs have followed one "
             "another without a person."
         )
-    reasons = (*drift, f"{state.label_total} labelled examples have come back")
+    reasons: tuple[str, ...] = (drift, f"{state.label_total} labelled examples have come back")
     if spent:
         reasons += (f"left out for want of privacy budget: {_listed(spent)}",)
     if state.approved_by is not None:
@@ -109,6 +108,18 @@ def _learn_verdict(state: LoopState, verdict: SiteVerdict) -> LoopState:
     if verdict.version != state.version or outdated:
         return state
     return state.model_copy(update={"verdicts": {**state.verdicts, verdict.site: verdict}})
+
+
+def _told(state: LoopState) -> str:
+    """Which sites report drift, and of what where they may tell."""
+    kinds = sorted({verdict.drift or "" for verdict in state.drifted})
+    parts = []
+    for kind in kinds:
+        sites = tuple(verdict.site for verdict in state.drifted if (verdict.drift or "") == kind)
+        parts.append(
+            f"{_listed(sites)} {'reports' if len(sites) == 1 else 'report'} {f'{kind} drift' if kind else 'drift'}"
+        )
+    return f"{_listed(tuple(parts))} under version {state.version}"
 
 
 def _check_site(state: LoopState, site: str) -> None:
