@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 from fedloop_clients.context import RunContext
-from fedloop_clients.privacy.accounting import epsilon, rdp_at
+from fedloop_clients.privacy.accounting import check_delta, epsilon, rdp_at
 from fedloop_clients.privacy.charges import Charge, NonPrivateCharge, PureCharge
 from fedloop_clients.privacy.ledger import Ledger
 from fedloop_clients.privacy.planning import Ceiling, PrivacyPlan, plan_run
 from fedloop_clients.training.rows import UnitIndex
-from fedloop_core.errors import BudgetExhausted
+from fedloop_core.errors import BudgetExhausted, EnvelopeRefused
 from fedloop_proto.coordination.v1.coordination_pb2 import PrivacySpend
 
 __all__ = ["RunCharges"]
@@ -29,20 +29,34 @@ class RunCharges:
     context: RunContext
 
     def plan(self, rounds: int, evaluations: int = 0) -> PrivacyPlan | None:
-        """The run's plan, found once; absent when the task is not private.
+        """The run's plan, found once from the number of units that the site told; absent when the task is not private.
 
         Raises:
+            EnvelopeRefused: the number of units was not told yet.
             PrivacyParameterInvalid: the task's parameters guard nothing here, or no noise is enough.
         """
         context = self.context
         if not context.task.privacy.private:
             return None
+        if context.known.rows_said < 1:
+            raise EnvelopeRefused(
+                f"run {context.known.run_id} has no plan: the number of units was not told yet.", reason="undescribed"
+            )
         if (rounds, evaluations) not in context.plans:
-            units = len(UnitIndex.of(context.training.units))
+            self.check_delta()
             context.plans[rounds, evaluations] = plan_run(
-                context.task, units, rounds, evaluations, tuple(self._ceilings())
+                context.task, context.known.rows_said, rounds, evaluations, tuple(self._ceilings())
             )
         return context.plans[rounds, evaluations]
+
+    def check_delta(self) -> None:
+        """Refuses a private task whose delta is too large for the exact number of units, as the data gate refuses rows.
+
+        Raises:
+            PrivacyParameterInvalid: delta is not below one over the number of units.
+        """
+        if self.context.task.privacy.private:
+            check_delta(self.context.task.privacy.delta, len(UnitIndex.of(self.context.training.units)))
 
     @contextmanager
     def release(self, charge: Charge, blocks: tuple[str, ...], purpose: str) -> Iterator[None]:
@@ -64,8 +78,8 @@ class RunCharges:
         """What the run has spent so far on the block that it cost most; infinite without privacy."""
         if not self.context.task.privacy.private:
             return math.inf
-        run_id, delta = self.context.known.run_id, self.context.task.privacy.delta
-        return max((epsilon(self.ledger.charges(block, run_id), delta) for block in blocks), default=0.0)
+        run_id = self.context.known.run_id
+        return max((self._epsilon(self.ledger.charges(block, run_id), block) for block in blocks), default=0.0)
 
     def spend(self, blocks: tuple[str, ...]) -> PrivacySpend:
         """For life, of the block that spent most."""
@@ -74,27 +88,13 @@ class RunCharges:
         most = max((self.ledger.spend(block) for block in blocks), key=lambda spend: spend.epsilon)
         return PrivacySpend(epsilon=most.epsilon, delta=most.delta, budget=most.budget, unlimited=most.unlimited)
 
-    def rounds_affordable(self, plan: PrivacyPlan | None) -> float:
-        """Rounds that the training blocks would still admit after the run's other charges; -1: without limit."""
-        least = math.inf
-        for block in self.context.training_blocks:
-            headroom = self.ledger.headroom(block)
-            if headroom is None:
-                continue
-            if plan is None:
-                return 0.0
-            order, left = headroom
-            left -= sum(rdp_at(charge, order) for charge in plan.others if not isinstance(charge, PureCharge))
-            least = min(least, max(left, 0.0) / rdp_at(plan.round, order))
-        return -1.0 if math.isinf(least) else least
-
     def _check_run(self, charge: Charge, block: str, purpose: str) -> None:
         context = self.context
         privacy = context.task.privacy
         allowed = privacy.epsilon if block in context.training_blocks else privacy.epsilon_of_evaluations
         before = self.ledger.charges(block, context.known.run_id)
-        if epsilon((*before, charge), privacy.delta) > allowed * (1 + _ROUNDING):
-            spent = epsilon(before, privacy.delta)
+        if self._epsilon((*before, charge), block) > allowed * (1 + _ROUNDING):
+            spent = self._epsilon(before, block)
             raise BudgetExhausted(
                 f"run {context.known.run_id} has spent epsilon {spent:.3f} of {allowed:g} on block {block!r}; {purpose} "
                 "does not fit any more.",
@@ -103,6 +103,18 @@ class RunCharges:
                 spent=spent,
                 budget=allowed,
             )
+
+    def _epsilon(self, charges: Sequence[Charge], block: str) -> float:
+        """Of the run's charges to one block.
+
+        What is charged to training rows is planned from the number of units told, so that number may decide which order
+        is best. Pure epsilons are therefore added plainly, and only the rest is composed at its best order.
+        """
+        delta = self.context.task.privacy.delta
+        if block not in self.context.training_blocks:
+            return epsilon(charges, delta)
+        pure = [charge.epsilon * charge.count for charge in charges if isinstance(charge, PureCharge)]
+        return math.fsum(pure) + epsilon([c for c in charges if not isinstance(c, PureCharge)], delta)
 
     def _ceilings(self) -> Iterator[Ceiling]:
         for block in self.context.training_blocks:

@@ -141,7 +141,7 @@ class SiteDaemon:
         outcome = handler(context, instruction, question.arrays)
         getattr(answer, result_field).CopyFrom(outcome.result)
         if kind == "describe_data":
-            self._remember(context, replace(context.known, rows_said=answer.data_description.rows))
+            self._outbox.remember(context.known)
         reply = self._finish(answer, outcome.arrays)
         self._outbox.store(key, reply)
         return reply
@@ -167,7 +167,7 @@ class SiteDaemon:
                     reason="undescribed",
                 )
             document = instruction.describe_data.task_document
-            known = KnownRun(instruction.run_id, instruction.attempt, document, 1)
+            known = KnownRun(instruction.run_id, instruction.attempt, document, rows_said=0)
         if context is None:
             context = RunContext.begin(known, self._task(known.task_document), self._data)
         if instruction.task_digest != context.task_digest:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 
 import numpy as np
@@ -18,6 +19,7 @@ from fedloop_clients.policy import SiteConfig
 from fedloop_clients.privacy.charges import NonPrivateCharge
 from fedloop_clients.privacy.ledger import Ledger
 from fedloop_clients.privacy.mechanisms import noised_counts
+from fedloop_clients.privacy.planning import count_charge
 from fedloop_clients.randomness import SiteNoise
 from fedloop_clients.statistics import exact_moments, noised_moments
 from fedloop_clients.training.newton import sum_derivatives
@@ -37,6 +39,7 @@ from fedloop_proto.coordination.v1.coordination_pb2 import (
 
 __all__ = ["Outcome", "SiteWork"]
 
+_LOG = logging.getLogger(__name__)
 _NON_PRIVATE = NonPrivateCharge()
 
 Result = DataDescription | Moments | LocalUpdate | Derivatives | Evaluation
@@ -63,13 +66,15 @@ class SiteWork:
         self._software = version("fedloop")
 
     def describe(self, context: RunContext, instruction: Instruction, arrays: NamedArrays) -> Outcome:  # noqa: ARG002
-        """The data gate's verdict, the number of rows, and what the ledger still holds.
+        """The data gate's verdict, the number of rows, and what the ledger has spent.
+
+        A private run is planned from the number told here, with noise: ``context.known.rows_said``. It is told once; who
+        asks again hears the same number and pays nothing.
 
         Raises:
             PrivacyParameterInvalid: the task's parameters guard nothing with these rows.
             BudgetExhausted: not even the number of rows can be told.
         """
-        task, rows = context.task, context.training
         charges = RunCharges(self._ledger, context)
         verdict = self._verdict(context)
         description = DataDescription(
@@ -80,16 +85,17 @@ class SiteWork:
         )
         if not verdict.admitted:
             return Outcome(description)
-        plan = charges.plan(task.rounds.count)
-        description.rounds_affordable = charges.rounds_affordable(plan)
+        charges.check_delta()  # before anything is charged
+        if not context.task.privacy.private:
+            with charges.release(_NON_PRIVATE, context.training_blocks, "number of rows"):
+                told = max(len(context.training), 1)
+        else:
+            told = context.known.rows_said or self._noised_units(context, charges, instruction)
+        context.known = replace(context.known, rows_said=told)
+        charges.plan(context.task.rounds.count)  # what cannot be planned is refused now, not in the first round
         description.data_fingerprint = self._data.fingerprint(context.training)
-        with charges.release(_NON_PRIVATE if plan is None else plan.rows, context.training_blocks, "number of rows"):
-            count = len(rows)
-            if plan is not None:
-                count = len(UnitIndex.of(rows.units))  # one unit moves it by 1, however many rows it has
-                (count,) = noised_counts((count,), 1 / plan.rows.epsilon, self._noise.derive(instruction, "rows"))
-        description.rows = max(count, 1)
-        description.rows_noised = plan is not None
+        description.rows = told
+        description.rows_noised = context.task.privacy.private
         return Outcome(description)
 
     def collect_moments(self, context: RunContext, instruction: Instruction, arrays: NamedArrays) -> Outcome:  # noqa: ARG002
@@ -141,11 +147,19 @@ class SiteWork:
                     plan.round.noise_multiplier,
                     plan.round.sampling_rate,
                     self._noise.derive(instruction, "training"),
+                    expected_batch_size=plan.expected_batch_size,
                 )
+        if trained.nonfinite_gradients:  # an exact count: for the site's own eyes
+            _LOG.warning(
+                "site %s: %s of run %s set %d gradients to 0 that were not finite",
+                self._config.site,
+                purpose,
+                instruction.run_id,
+                trained.nonfinite_gradients,
+            )
         update = LocalUpdate(
             weight=max(context.known.rows_said, 1) if context.task.rounds.weighting == "rows" else 1,
             steps=trained.steps,
-            nonfinite_samples=trained.nonfinite_rows,
             private=plan is not None and self._noise.private,
             spend=charges.spend(blocks),
             run_epsilon=charges.run_epsilon(blocks),
@@ -182,6 +196,17 @@ class SiteWork:
         """
         charges = RunCharges(self._ledger, context)
         return Outcome(self._evaluations.of_artifact(context, charges, instruction, arrays))
+
+    def _noised_units(self, context: RunContext, charges: RunCharges, instruction: Instruction) -> int:
+        """The number of training units with noise: one unit moves it by 1, however many rows it has.
+
+        Never below the number of rows that the task's data gate asks for, which is public.
+        """
+        charge = count_charge(context.task)
+        with charges.release(charge, context.training_blocks, "number of rows"):
+            exact = len(UnitIndex.of(context.training.units))
+            (noised,) = noised_counts((exact,), 1 / charge.epsilon, self._noise.derive(instruction, "rows"))
+        return max(noised, context.task.gates.data.minimum_rows, 1)
 
     def _verdict(self, context: RunContext) -> GateVerdict:
         """The data gate's verdict on the run's training rows, found once."""

@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from scipy.stats import binom, chi2
 from torch import nn
 
-from fedloop_clients.training.dpsgd import physical_batches
+from fedloop_clients.training.dpsgd import NoisyOptimizer, physical_batches
 from fedloop_clients.training.isolation import require_isolated_rows
 from fedloop_clients.training.rows import UnitIndex
-from fedloop_clients.training.trainer import LocalTrainer
+from fedloop_clients.training.trainer import LocalResult, LocalTrainer
 from fedloop_core.dataset import Dataset
 from fedloop_core.encoding import InputEncoder
 from fedloop_core.errors import PrivacyParameterInvalid
@@ -96,13 +96,27 @@ def norm(update: Mapping[str, NDArray[Any]]) -> float:
     return math.sqrt(sum(float(np.square(array.astype(np.float64)).sum()) for array in update.values()))
 
 
+def train_privately(
+    trainer: LocalTrainer,
+    arrays: Arrays,
+    rows: Dataset,
+    sigma: float,
+    rate: float,
+    noise: NoiseSource,
+    told: int | None = None,
+) -> LocalResult:
+    """A round as planned from the number of units told: the exact one, unless another is given."""
+    units = len(UnitIndex.of(rows.units)) if told is None else told
+    return trainer.train_privately(arrays, rows, sigma, rate, noise, expected_batch_size=rate * units)
+
+
 SILENT = 1e-12  # a noise multiplier that is as good as none
 
 
 def test_an_update_without_noise_is_bounded_by_the_clipping_norm() -> None:
     task = private_task(clip=1e-3, batch=20, rate=0.5)
     rows = some_rows(100)
-    result = LocalTrainer(task).train_privately(start(task), rows, SILENT, 0.2, SeededNoise(1))
+    result = train_privately(LocalTrainer(task), start(task), rows, SILENT, 0.2, SeededNoise(1))
     members = len(SeededNoise(1).derive("sampling").poisson_sample(100, 0.2))
     assert 0 < norm(result.update) <= 0.5 * members * 1e-3 / 20 * (1 + 1e-4)
 
@@ -110,19 +124,19 @@ def test_an_update_without_noise_is_bounded_by_the_clipping_norm() -> None:
 def test_one_more_unit_moves_the_sum_by_at_most_the_clipping_norm() -> None:
     task = private_task(clip=0.05, batch=50, rate=1.0)
     rows, trainer = some_rows(50), LocalTrainer(task)
-    # An extreme row, with everything else and the divisor the same: rate * units = 50 both times.
+    # An extreme row, with everything else the same: the number told, and so the divisor, is 53 both times.
     extreme = Dataset({"numeric": np.full((1, 5), 4.0, np.float32)}, np.array([0]), ("extreme",))
-    without = trainer.train_privately(start(task), rows, SILENT, 1.0, SeededNoise(1)).update
-    together = trainer.train_privately(start(task), rows.concatenate(extreme), SILENT, 1.0, SeededNoise(1)).update
-    difference = {name: together[name] * 51.0 - without[name] * 50.0 for name in without}
-    assert norm(difference) <= 0.05 * (1 + 1e-3)
+    without = train_privately(trainer, start(task), rows, SILENT, 1.0, SeededNoise(1), 53).update
+    together = train_privately(trainer, start(task), rows.concatenate(extreme), SILENT, 1.0, SeededNoise(1), 53).update
+    difference = {name: (together[name] - without[name]) * 53.0 for name in without}
+    assert 0 < norm(difference) <= 0.05 * (1 + 1e-3)
 
 
 def test_noise_has_the_deviation_that_is_accounted() -> None:
     """Gradients of nothing: with empty batches the update is noise alone, of deviation lr * sigma * C / B."""
     task = private_task(clip=2.0, batch=16, rate=0.5, model=MlpModel(kind="mlp", hidden=(64, 64)))
     rows = some_rows(1000)
-    result = LocalTrainer(task).train_privately(start(task), rows, 1.3, 1e-9, SeededNoise(3))
+    result = train_privately(LocalTrainer(task), start(task), rows, 1.3, 1e-9, SeededNoise(3))
     assert result.empty_batches == result.steps == 1
     values = np.concatenate([array.ravel() for array in result.update.values()]).astype(np.float64)
     expected = 0.5 * 1.3 * 2.0 / (1e-9 * 1000)
@@ -145,7 +159,7 @@ def test_units_are_included_at_the_sampling_rate() -> None:
 
 def test_empty_batches_are_steps_with_noise() -> None:
     task = private_task(steps=60, batch=1)
-    result = LocalTrainer(task).train_privately(start(task), some_rows(40), 1.0, 1 / 40, SeededNoise(2))
+    result = train_privately(LocalTrainer(task), start(task), some_rows(40), 1.0, 1 / 40, SeededNoise(2))
     assert result.steps == 60
     assert 10 <= result.empty_batches <= 35
     assert all(np.isfinite(array).all() for array in result.update.values())
@@ -160,19 +174,38 @@ def test_a_row_that_is_not_finite_is_zeroed_counted_and_hides_nothing_else() -> 
         np.append(rows.labels, 1),
         (*rows.units, "broken"),
     )
-    result = trainer.train_privately(start(task), broken, SILENT, 1.0, SeededNoise(1))
-    clean = trainer.train_privately(start(task), rows, SILENT, 1.0, SeededNoise(1))
-    assert result.nonfinite_rows == 1
+    result = train_privately(trainer, start(task), broken, SILENT, 1.0, SeededNoise(1))
+    clean = train_privately(trainer, start(task), rows, SILENT, 1.0, SeededNoise(1))
+    assert result.nonfinite_gradients == 1
     for name, array in clean.update.items():
         np.testing.assert_allclose(result.update[name] * 31.0, array * 30.0, atol=1e-4)
+
+
+def test_finite_rows_of_one_unit_that_overflow_together_are_zeroed_and_counted() -> None:
+    """Two gradients of 3e38 are finite; their sum in float32 is not, nor is the difference of two such sums."""
+    weight = nn.Parameter(torch.zeros(2))
+    optimizer = NoisyOptimizer(
+        torch.optim.SGD([weight], 1.0),
+        noise=SeededNoise(1),
+        noise_multiplier=0.0,
+        clipping_norm=1.0,
+        expected_batch_size=1,
+    )
+    huge = [3e38, -3e38]
+    weight.grad_sample = torch.tensor([huge, huge, [0.3, 0.4]])  # type: ignore[attr-defined]
+    optimizer.accumulate(np.array([0, 0, 1]), 2)
+    assert optimizer.nonfinite_gradients == 1
+    optimizer.noisy_mean()
+    assert weight.grad is not None
+    torch.testing.assert_close(weight.grad, torch.tensor([0.3, 0.4]))
 
 
 def test_physical_batches_change_nothing() -> None:
     """O3: a logical batch computed in parts is one step, and parts are never mixed across batches."""
     whole, parts = private_task(steps=5, batch=40), private_task(steps=5, batch=40, physical=7)
     rows = some_rows(100)
-    first = LocalTrainer(whole).train_privately(start(whole), rows, 0.8, 0.4, SeededNoise(4))
-    second = LocalTrainer(parts).train_privately(start(parts), rows, 0.8, 0.4, SeededNoise(4))
+    first = train_privately(LocalTrainer(whole), start(whole), rows, 0.8, 0.4, SeededNoise(4))
+    second = train_privately(LocalTrainer(parts), start(parts), rows, 0.8, 0.4, SeededNoise(4))
     for name, array in first.update.items():
         np.testing.assert_allclose(array, second.update[name], atol=1e-5)
 
@@ -187,7 +220,7 @@ def test_all_rows_of_a_unit_weigh_as_one() -> None:
     """O19: a patient with many rows moves the sum by the clipping norm, not by that times the rows."""
     task = private_task(clip=0.05, batch=10, rate=1.0)
     units = tuple(f"patient-{at // 10}" for at in range(100))
-    result = LocalTrainer(task).train_privately(start(task), some_rows(100, units=units), SILENT, 1.0, SeededNoise(1))
+    result = train_privately(LocalTrainer(task), start(task), some_rows(100, units=units), SILENT, 1.0, SeededNoise(1))
     assert norm(result.update) <= 10 * 0.05 / 10 * (1 + 1e-4)
 
 
@@ -204,7 +237,7 @@ def test_a_unit_index_gives_each_unit_its_rows() -> None:
 def test_private_training_is_the_loop_written_by_hand(settings: dict[str, float]) -> None:
     task = private_task(steps=4, batch=8, clip=0.3, rate=0.4, **settings)  # type: ignore[arg-type]
     rows, arrays, noise = some_rows(30), start(private_task()), SeededNoise(11)
-    ours = LocalTrainer(task).train_privately(arrays, rows, 1.1, 0.25, noise)
+    ours = train_privately(LocalTrainer(task), arrays, rows, 1.1, 0.25, noise)
     by_hand = hand_written(task, arrays, rows, 1.1, 0.25, noise)
     for name, array in by_hand.items():
         np.testing.assert_allclose(ours.update[name], array, atol=2e-5)
@@ -236,7 +269,7 @@ def test_every_kind_of_layer_is_clipped_as_by_hand(features: tuple[Feature, ...]
         )
     rows = Dataset(inputs, generator.integers(0, 2, 20), tuple(f"u{at}" for at in range(20)))
     arrays, noise = start(task), SeededNoise(13)
-    ours = LocalTrainer(task).train_privately(arrays, rows, 0.9, 0.4, noise)
+    ours = train_privately(LocalTrainer(task), arrays, rows, 0.9, 0.4, noise)
     for name, array in hand_written(task, arrays, rows, 0.9, 0.4, noise).items():
         np.testing.assert_allclose(ours.update[name], array, atol=5e-5)
 
@@ -280,10 +313,10 @@ def hand_written(
 def test_a_round_repeated_from_one_seed_is_the_same_whatever_came_before() -> None:
     task = private_task(steps=3, momentum=0.9)
     rows, arrays = some_rows(60), start(task)
-    fresh = LocalTrainer(task).train_privately(arrays, rows, 1.0, 0.3, SeededNoise(9).derive("round-2"))
+    fresh = train_privately(LocalTrainer(task), arrays, rows, 1.0, 0.3, SeededNoise(9).derive("round-2"))
     used = LocalTrainer(task)
-    used.train_privately(arrays, rows, 1.0, 0.3, SeededNoise(9).derive("round-1"))
-    again = used.train_privately(arrays, rows, 1.0, 0.3, SeededNoise(9).derive("round-2"))
+    train_privately(used, arrays, rows, 1.0, 0.3, SeededNoise(9).derive("round-1"))
+    again = train_privately(used, arrays, rows, 1.0, 0.3, SeededNoise(9).derive("round-2"))
     for name, array in fresh.update.items():
         np.testing.assert_array_equal(array, again.update[name])
 
@@ -291,8 +324,8 @@ def test_a_round_repeated_from_one_seed_is_the_same_whatever_came_before() -> No
 def test_system_noise_never_repeats() -> None:
     task = private_task()
     trainer, rows, arrays, noise = LocalTrainer(task), some_rows(30), start(task), SystemNoise()
-    first = trainer.train_privately(arrays, rows, 1.0, 0.5, noise)
-    second = trainer.train_privately(arrays, rows, 1.0, 0.5, noise)
+    first = train_privately(trainer, arrays, rows, 1.0, 0.5, noise)
+    second = train_privately(trainer, arrays, rows, 1.0, 0.5, noise)
     assert any((first.update[name] != second.update[name]).any() for name in first.update)
 
 
@@ -301,7 +334,7 @@ def test_torchs_own_generator_is_neither_used_nor_moved() -> None:
     task = private_task()
     trainer = LocalTrainer(task)
     before = torch.random.get_rng_state()
-    trainer.train_privately(start(task), some_rows(30), 1.0, 0.5, SeededNoise(1))
+    train_privately(trainer, start(task), some_rows(30), 1.0, 0.5, SeededNoise(1))
     assert torch.equal(before, torch.random.get_rng_state())
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from fedloop_clients.privacy.accounting import epsilon, rdp_at, registered_order
-from fedloop_clients.privacy.planning import Ceiling, plan_run
+from fedloop_clients.privacy.charges import PureCharge
+from fedloop_clients.privacy.planning import Ceiling, count_charge, plan_run
 from fedloop_core.errors import PrivacyParameterInvalid
 from fedloop_core.schema import ClassLabel, NumericFeature
 from fedloop_core.task.document import FederatedAveraging, LogisticModel, Preprocessing, Privacy, Task
@@ -30,10 +31,24 @@ def test_rounds_statistics_and_count_stay_within_epsilon_together() -> None:
     plan = plan_run(task, 1000, 20)
     assert plan.moments is not None
     assert plan.round.sampling_rate == 0.05
-    together = epsilon([plan.round] * 20 + list(plan.others), 1e-5)
-    assert 2.99 <= together <= 3.0 * (1 + 1e-9)
+    after_the_count = epsilon([plan.round] * 20 + [plan.moments], 1e-5)
+    assert 2.99 <= plan.rows.epsilon + after_the_count <= 3.0 * (1 + 1e-9)
+    assert epsilon([plan.round] * 20 + list(plan.others), 1e-5) <= 3.0
     assert epsilon([plan.moments], 1e-5) <= 0.3
-    assert plan.rows.epsilon == pytest.approx(0.06)
+    assert plan.rows == count_charge(task) == PureCharge(epsilon=0.05 * 3.0)
+
+
+@pytest.mark.parametrize(("told", "rate", "divisor"), [(1000, 0.05, 50.0), (50, 1.0, 50.0), (30, 1.0, 30.0)])
+def test_rate_and_divisor_follow_from_the_number_told(told: int, rate: float, divisor: float) -> None:
+    plan = plan_run(planned_task(), told, 20)
+    assert plan.round.sampling_rate == rate
+    assert plan.expected_batch_size == pytest.approx(divisor)
+
+
+@pytest.mark.parametrize("told", [10, 37, 400, 5000])
+def test_whatever_number_is_told_the_run_stays_within_epsilon(told: int) -> None:
+    plan = plan_run(planned_task("range"), told, 20)
+    assert 2.99 <= plan.rows.epsilon + epsilon([plan.round] * 20, 1e-5) <= 3.0 * (1 + 1e-9)
 
 
 def test_evaluations_share_their_own_epsilon() -> None:
@@ -67,11 +82,10 @@ def test_a_block_that_holds_far_less_does_not_drown_the_run_in_noise() -> None:
 @pytest.mark.parametrize(
     ("task", "units", "reason"),
     [
-        (planned_task(delta=0.01), 100, "guards nothing"),
         (planned_task("per-site"), 1000, "per site reads every row"),
         (planned_task(budget=1e-4), 1000, "no noise keeps"),
     ],
-    ids=["delta", "scaling per site", "epsilon too small"],
+    ids=["scaling per site", "epsilon too small"],
 )
 def test_parameters_that_guard_nothing_are_refused(task: Task, units: int, reason: str) -> None:
     with pytest.raises(PrivacyParameterInvalid, match=reason):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from fedloop_clients.data.site_data import SiteData
 from fedloop_clients.endpoint import Question, Reply
 from fedloop_clients.outbox import Outbox
 from fedloop_clients.policy import Budget, SiteConfig, SitePolicy
+from fedloop_clients.privacy.charges import Charge, PureCharge
 from fedloop_clients.privacy.ledger import Ledger
 from fedloop_clients.training.trainer import LocalTrainer
 from fedloop_core.arrays import digest
@@ -47,6 +48,7 @@ from fedloop_proto.coordination.v1.coordination_pb2 import (
     Envelope,
     EvaluateArtifact,
     Instruction,
+    LocalUpdate,
     SumDerivatives,
     TrainLocally,
 )
@@ -124,6 +126,7 @@ class Site:
             "site": "north",
             "task_digest": self.task.digest,
             "arrays_digest": digest(arrays),
+            "expires_unix": NOW + 1000,
         }
         return Instruction(**(base | parts))
 
@@ -167,7 +170,7 @@ def refused(answer: Answer) -> tuple[str, dict[str, str]]:
 def test_a_description_is_exact_without_privacy(plain: Site) -> None:
     answer = plain.describe(round=9)
     said = answer.data_description
-    assert (said.admitted, said.rows, said.rows_noised, said.rounds_affordable) == (True, 200, False, -1)
+    assert (said.admitted, said.rows, said.rows_noised) == (True, 200, False)
     assert len(said.data_fingerprint) == 32
     assert said.spend.unlimited
     assert answer.instruction_digest
@@ -266,8 +269,80 @@ def test_a_private_description_is_noised_and_charged(private: Site) -> None:
     said = answer.data_description
     assert said.rows_noised
     assert abs(said.rows - 200) < 400
-    assert said.rounds_affordable >= 4
-    assert private.ledger.charges("original", "run-2")
+    assert private.ledger.charges("original", "run-2") == (PureCharge(epsilon=0.05 * 2.0),)
+
+
+def test_the_number_of_units_is_told_and_charged_once_a_run(private: Site) -> None:
+    first = private.describe().data_description
+    head = private.ledger.head()
+    again = private.describe(round=9).data_description
+    assert again.rows == first.rows
+    assert private.ledger.head() == head
+
+
+def test_no_number_of_units_is_told_below_what_the_gate_asks_for() -> None:
+    site = Site(make_task(0.1), budget=Budget(epsilon=60.0), rows=10)
+    told = [site.describe(run_id=f"run-{at}").data_description.rows for at in range(12)]
+    assert min(told) == 10 < max(told)  # noise of scale 200 around 10
+
+
+@dataclass
+class Shaping:
+    """What shaped the releases of a run: charges, and what the trainer was given."""
+
+    charges: tuple[Charge, ...] = ()
+    trained: list[tuple[Any, ...]] = field(default_factory=list)
+    weights: list[int] = field(default_factory=list)
+
+
+def shaping(rows: int, patch: pytest.MonkeyPatch) -> Shaping:
+    """A private run of a site with so many units that tells 203 of them; it restarts in between."""
+    seen = Shaping()
+    trains = LocalTrainer.train_privately
+
+    def watched(self: LocalTrainer, arrays: Any, rows: Any, sigma: float, rate: float, *rest: Any, **named: Any) -> Any:
+        seen.trained.append((sigma, rate, named["expected_batch_size"]))
+        return trains(self, arrays, rows, sigma, rate, *rest, **named)
+
+    site = Site(make_task(2.0, scaling="federated"), budget=Budget(epsilon=6.0), rows=rows)
+    with patch.context() as patched:
+        patched.setattr("fedloop_clients.work.noised_counts", lambda *_: (203,))
+        patched.setattr(LocalTrainer, "train_privately", watched)
+        assert site.describe().data_description.rows == 203
+        site.ask(collect_moments=CollectMoments())
+        for number in range(1, 5):
+            if number == 3:
+                site.daemon._runs.clear()  # as after a restart: the number told comes back from the outbox
+            seen.weights.append(site.train(number)[0].local_update.weight)
+    seen.charges = site.ledger.charges("original")
+    return seen
+
+
+def test_neighbours_that_tell_the_same_number_shape_their_updates_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Noise, rate and divisor of a release must say nothing of the exact number of units."""
+    with_unit, without = shaping(201, monkeypatch), shaping(200, monkeypatch)
+    assert with_unit == without
+    assert len(without.trained) == 4
+    assert without.trained == [(without.trained[0][0], 20 / 203, 20 / 203 * 203)] * 4
+
+
+def test_a_private_site_that_told_no_number_does_not_train(private: Site) -> None:
+    private.daemon._remember(private.daemon._runs["run-1"], replace(private.daemon._runs["run-1"].known, rows_said=0))
+    head = private.ledger.head()
+    assert refused(private.train(1)[0]) == ("FL-TRUST-001", {"reason": "undescribed"})
+    assert private.ledger.head() == head
+
+
+def test_how_many_gradients_were_not_finite_stays_at_the_site(private: Site, caplog: pytest.LogCaptureFixture) -> None:
+    """The coordinator chooses the weights: an exact count would tell which rows overflow under them."""
+    huge = {name: np.full_like(array, 3e38) for name, array in initial_arrays(private.task, 1).items()}
+    scaler = Scaler.from_ranges(private.task.feature_schema).arrays()
+    with caplog.at_level("WARNING"):
+        answer = private.ask({**huge, **scaler}, round=1, train_locally=TrainLocally(rounds_planned=4))[0]
+    assert "that were not finite" in caplog.text
+    told = {description.name for description in LocalUpdate.DESCRIPTOR.fields}
+    assert told == {"weight", "steps", "private", "spend", "run_epsilon", "evaluation"}
+    assert answer.WhichOneof("result") in {"local_update", "refusal"}
 
 
 def test_private_evaluations_are_noised_and_end_when_their_share_is_spent(private: Site) -> None:
@@ -416,7 +491,7 @@ def _is_replay(outbox: Outbox, key: bytes) -> bool:
 def test_a_round_that_broke_stays_charged_and_is_charged_again_when_it_is_repeated(
     private: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def breaks(*_: object) -> None:
+    def breaks(*_: object, **__: object) -> None:
         raise MemoryError
 
     before = len(private.ledger.charges("original"))
@@ -459,6 +534,8 @@ ENVELOPES: dict[str, tuple[Callable[[Site, Arrays], bytes], str]] = {
     "a byte of the signature flipped": (lambda s, a: _flip(seal(_train(s, a), KEY), "signature"), "signature"),
     "another site's": (lambda s, a: seal(_train(s, a, site="south"), KEY), "site"),
     "expired": (lambda s, a: seal(_train(s, a, expires_unix=NOW - 1), KEY), "expired"),
+    "without an expiry": (lambda s, a: seal(_train(s, a, expires_unix=0), KEY), "expiry"),
+    "expired before 1970": (lambda s, a: seal(_train(s, a, expires_unix=-1), KEY), "expiry"),
     "a lower attempt": (lambda s, a: seal(_train(s, a, attempt=0), KEY), "attempt"),
     "arrays altered on the way": (lambda s, a: seal(_train(s, a, arrays_digest=b"0" * 32), KEY), "altered"),
     "another task under a known run": (lambda s, a: seal(_train(s, a, task_digest=b"0" * 32), KEY), "task"),

@@ -230,4 +230,4 @@ def test_no_rows_are_refused() -> None:
 def test_a_public_task_is_never_trained_by_the_private_path() -> None:
     task = plain_task()
     with pytest.raises(UsageError, match="not private"):
-        LocalTrainer(task).train_privately(start(task), rows_for(task), 1.0, 0.5, SeededNoise(1))
+        LocalTrainer(task).train_privately(start(task), rows_for(task), 1.0, 0.5, SeededNoise(1), expected_batch_size=8)

@@ -13,20 +13,28 @@ from fedloop_core.task.evaluations import planned_evaluations
 __all__ = ["affords_run"]
 
 
-def affords_run(task: Task, data: SiteData, ledger: Ledger) -> bool:
+def affords_run(task: Task, data: SiteData, ledger: Ledger, *, units: int | None = None) -> bool:
     """Whether every block holds what one run would charge to it.
 
     To training blocks, that is all rounds, statistics and counts; to evaluation blocks, all evaluations: without them a
     version could be trained and not be judged.
 
+    Args:
+        task: of the run.
+        data: the site's blocks.
+        ledger: the site's.
+        units: the number of training units as the site told it last. Without it the units are counted: the answer then
+            follows from their exact number, which nobody pays for, so it must not leave the site.
+
     Raises:
-        PrivacyParameterInvalid: no noise is enough for these rows.
+        PrivacyParameterInvalid: no noise is enough for so many units.
     """
     training, evaluation = data.training_blocks, data.evaluation_blocks()
     if not task.privacy.private:
         return all(ledger.headroom(block) is None for block in (*training, *evaluation))
     rooms = [room for block in training if (room := ledger.headroom(block)) is not None]
-    units = len(UnitIndex.of(data.training().units))
+    if units is None:
+        units = max(len(UnitIndex.of(data.training().units)), 1)
     plan = plan_run(task, units, task.rounds.count, ceilings=tuple(Ceiling(order, left) for order, left in rooms))
     rounds = (*plan.others, *[plan.round] * task.rounds.count)
     return all(sum(rdp_at(charge, order) for charge in rounds) <= left for order, left in rooms) and all(

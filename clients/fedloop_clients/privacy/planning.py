@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fedloop_clients.privacy.accounting import check_delta
 from fedloop_clients.privacy.calibration import find_gaussian_multiplier, find_noise_multiplier, noise_within
 from fedloop_clients.privacy.charges import Charge, GaussianCharge, PureCharge, SampledGaussianCharge
 from fedloop_core.errors import PrivacyParameterInvalid, UsageError
 from fedloop_core.task.document import FederatedAveraging, Task
 from fedloop_core.task.evaluations import planned_evaluations
 
-__all__ = ["Ceiling", "PrivacyPlan", "plan_run"]
+__all__ = ["Ceiling", "PrivacyPlan", "count_charge", "plan_run"]
 
-_ROWS_SHARE = 0.02  # of epsilon, for the number of training rows
+_COUNT_SHARE = 0.05  # of epsilon, for the number of training units: from it, everything else is planned
 _MOST_EXTRA_NOISE = 1.1  # noise may grow by a tenth so that a run fits a block's registered order
 
 
@@ -27,9 +26,13 @@ class Ceiling:
 
 @dataclass(frozen=True)
 class PrivacyPlan:
-    """Charges of a run. ``round`` is one round of training; ``moments`` is absent where no statistics are asked."""
+    """Charges of a run. ``round`` is one round of training; ``moments`` is absent where no statistics are asked.
+
+    ``expected_batch_size`` divides the noised sum of a step: the sampling rate times the number of units told.
+    """
 
     round: SampledGaussianCharge
+    expected_batch_size: float
     rows: PureCharge
     moments: GaussianCharge | None
     evaluation: PureCharge
@@ -40,24 +43,31 @@ class PrivacyPlan:
         return (self.rows,) if self.moments is None else (self.rows, self.moments)
 
 
+def count_charge(task: Task) -> PureCharge:
+    """For telling the number of training units: a share of the task's epsilon that no row decides."""
+    return PureCharge(epsilon=_COUNT_SHARE * task.privacy.epsilon)
+
+
 def plan_run(
     task: Task, units: int, rounds: int, evaluations: int = 0, ceilings: tuple[Ceiling, ...] = ()
 ) -> PrivacyPlan:
-    """Finds the noise with which a run's rounds, statistics and count of rows stay within the task's epsilon together.
+    """Finds the noise with which a run's rounds, statistics and count of units stay within the task's epsilon together.
+
+    The count's epsilon is taken off plainly and the rest composed at its best order: everything after the count is
+    planned from the number that was told, so which order is best may follow from that number.
 
     The task's epsilon is met at the best order; a block's filter uses another order. Where that difference alone would
     keep the last round out, noise grows by up to a tenth; a block that holds far less refuses when it is full.
 
     Args:
         task: private, trained by federated averaging.
-        units: of the training rows here.
+        units: the number of training units here, as it was told: with noise, and charged.
         rounds: of the whole run.
         evaluations: planned by the coordinator, if more than the task says.
         ceilings: what the training blocks hold for this run.
 
     Raises:
-        PrivacyParameterInvalid: delta is not below one over the number of units, rows are scaled per site, or no noise
-            is enough.
+        PrivacyParameterInvalid: rows are scaled per site, or no noise is enough.
         UsageError: the task is not private.
     """
     if not (task.privacy.private and isinstance(task.training, FederatedAveraging)):
@@ -68,22 +78,22 @@ def plan_run(
             hint='Set preprocessing.scaling to "range" or "federated".',
             parameter="scaling",
         )
-    check_delta(task.privacy.delta, units)
     target, delta = task.privacy.epsilon, task.privacy.delta
-    rows = PureCharge(epsilon=_ROWS_SHARE * target)
+    rows = count_charge(task)
     moments = None
     if task.preprocessing.scaling == "federated" and task.feature_schema.numeric:
         multiplier = find_gaussian_multiplier(task.privacy.statistics_share * target, delta)
         moments = GaussianCharge(noise_multiplier=multiplier)
-    others: tuple[Charge, ...] = (rows,) if moments is None else (rows, moments)
+    statistics: tuple[Charge, ...] = () if moments is None else (moments,)
     rate = min(1.0, task.training.batch_size / units)
     steps = rounds * task.training.local_steps
-    noise = find_noise_multiplier(target, delta, rate, steps, others)
-    fitting = [noise_within(c.order, c.divergence, rate, steps, others) for c in ceilings]
+    noise = find_noise_multiplier(target - rows.epsilon, delta, rate, steps, statistics)
+    fitting = [noise_within(c.order, c.divergence, rate, steps, (rows, *statistics)) for c in ceilings]
     noise = max([noise, *(found for found in fitting if found <= noise * _MOST_EXTRA_NOISE)])
     planned = max(planned_evaluations(task), evaluations)
     return PrivacyPlan(
         SampledGaussianCharge(noise_multiplier=noise, sampling_rate=rate, steps=task.training.local_steps),
+        rate * units,
         rows,
         moments,
         PureCharge(epsilon=task.privacy.epsilon_of_evaluations / planned),

@@ -27,7 +27,8 @@ class NoisyOptimizer(DPOptimizer):  # type: ignore[misc]  # Opacus ships no type
         noise: source of the noise.
         noise_multiplier: deviation of the noise over the clipping norm.
         clipping_norm: bound on the L2 norm of one unit's mean gradient.
-        expected_batch_size: sampling rate times number of units; fixed, whatever a batch holds.
+        expected_batch_size: sampling rate times the number of units as it was told; fixed, whatever a batch
+            holds.
     """
 
     def __init__(
@@ -47,7 +48,7 @@ class NoisyOptimizer(DPOptimizer):  # type: ignore[misc]  # Opacus ships no type
             loss_reduction="mean",
         )
         self._noise = noise
-        self.nonfinite_rows = 0
+        self.nonfinite_gradients = 0
 
     def accumulate(self, owners: NDArray[np.int64], units: int) -> None:
         """Clips and adds the gradients of one part of a batch.
@@ -60,9 +61,10 @@ class NoisyOptimizer(DPOptimizer):  # type: ignore[misc]  # Opacus ships no type
             for parameter in self.params:
                 parameter.grad_sample = torch.zeros((0, *parameter.shape), dtype=parameter.dtype)
         else:
-            self._zero_nonfinite_rows()
+            self._zero_nonfinite()
             if len(owners) != units:
                 self._average_by_unit(torch.from_numpy(owners), units)
+                self._zero_nonfinite()  # finite rows of one unit may overflow together
         self.clip_and_accumulate()
         for parameter in self.params:
             parameter.grad_sample = None
@@ -85,14 +87,15 @@ class NoisyOptimizer(DPOptimizer):  # type: ignore[misc]  # Opacus ships no type
             noise = torch.from_numpy(self._noise.normal(tuple(parameter.shape), deviation))
             parameter.grad = (parameter.summed_grad.double() + noise).to(parameter.dtype)
 
-    def _zero_nonfinite_rows(self) -> None:
+    def _zero_nonfinite(self) -> None:
+        """Zeroes and counts the gradients, of rows or of units, that hold a value which is not finite."""
         finite: Tensor | None = None
         for parameter in self.params:
             own = torch.isfinite(parameter.grad_sample.flatten(1)).all(dim=1)
             finite = own if finite is None else finite & own
         if finite is None or bool(finite.all()):
             return
-        self.nonfinite_rows += int((~finite).sum())
+        self.nonfinite_gradients += int((~finite).sum())
         for parameter in self.params:
             parameter.grad_sample[~finite] = 0.0
 

@@ -38,13 +38,14 @@ __all__ = ["LocalResult", "LocalTrainer"]
 class LocalResult:
     """The update (new minus received, float32, in the model's order) and what it took.
 
-    ``empty_batches`` of the ``steps`` held no unit; ``nonfinite_rows`` had their gradient set to 0.
+    ``empty_batches`` of the ``steps`` held no unit; ``nonfinite_gradients``, of rows or of
+    whole units, were set to 0.
     """
 
     update: dict[str, NDArray[np.float32]]
     steps: int
     empty_batches: int = 0
-    nonfinite_rows: int = 0
+    nonfinite_gradients: int = 0
 
 
 @dataclass(frozen=True)
@@ -123,7 +124,14 @@ class LocalTrainer:
         return LocalResult(self._update(start), settings.local_steps)
 
     def train_privately(
-        self, arrays: NamedArrays, rows: Dataset, noise_multiplier: float, rate: float, noise: NoiseSource
+        self,
+        arrays: NamedArrays,
+        rows: Dataset,
+        noise_multiplier: float,
+        rate: float,
+        noise: NoiseSource,
+        *,
+        expected_batch_size: float,
     ) -> LocalResult:
         """DP-SGD over Poisson batches of units, each unit's mean gradient clipped; every step counts, empty ones too.
 
@@ -133,6 +141,8 @@ class LocalTrainer:
             noise_multiplier: deviation of the noise over the clipping norm.
             rate: probability of each unit to be in a step.
             noise: source of sampling and noise, each from a source of its own.
+            expected_batch_size: divides the noised sum of each step. Rate times the number of units as it was told: the
+                exact number would scale the update by something that nobody paid for.
 
         Raises:
             TooFewRows: there is no row.
@@ -149,7 +159,7 @@ class LocalTrainer:
             noise=gaussian,
             noise_multiplier=noise_multiplier,
             clipping_norm=self._task.privacy.clipping_norm,
-            expected_batch_size=rate * len(cached.units),
+            expected_batch_size=expected_batch_size,
         )
         empty = 0
         with _seeded(noise.seed_for("layers"), needed=self._random_layers), warnings.catch_warnings():
@@ -162,7 +172,7 @@ class LocalTrainer:
                 optimizer.noisy_mean()
                 self._pull_to(start, [parameter.grad for parameter in optimizer.params])
                 optimizer.descend()
-        return LocalResult(self._update(start), self._training.local_steps, empty, optimizer.nonfinite_rows)
+        return LocalResult(self._update(start), self._training.local_steps, empty, optimizer.nonfinite_gradients)
 
     def outputs(self, arrays: NamedArrays, rows: Dataset, scaler_rows: Dataset) -> NDArray[np.float32]:
         """The model's outputs for rows: float32 ``[rows, outputs]``.

@@ -144,14 +144,13 @@ class LedgerHead(_message.Message):
     def __init__(self, sequence: _Optional[int] = ..., digest: _Optional[bytes] = ...) -> None: ...
 
 class DataDescription(_message.Message):
-    __slots__ = ("admitted", "reasons", "rows", "rows_noised", "data_fingerprint", "spend", "rounds_affordable", "software_version")
+    __slots__ = ("admitted", "reasons", "rows", "rows_noised", "data_fingerprint", "spend", "software_version")
     ADMITTED_FIELD_NUMBER: _ClassVar[int]
     REASONS_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
     ROWS_NOISED_FIELD_NUMBER: _ClassVar[int]
     DATA_FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
     SPEND_FIELD_NUMBER: _ClassVar[int]
-    ROUNDS_AFFORDABLE_FIELD_NUMBER: _ClassVar[int]
     SOFTWARE_VERSION_FIELD_NUMBER: _ClassVar[int]
     admitted: bool
     reasons: _containers.RepeatedScalarFieldContainer[str]
@@ -159,9 +158,8 @@ class DataDescription(_message.Message):
     rows_noised: bool
     data_fingerprint: bytes
     spend: PrivacySpend
-    rounds_affordable: float
     software_version: str
-    def __init__(self, admitted: _Optional[bool] = ..., reasons: _Optional[_Iterable[str]] = ..., rows: _Optional[int] = ..., rows_noised: _Optional[bool] = ..., data_fingerprint: _Optional[bytes] = ..., spend: _Optional[_Union[PrivacySpend, _Mapping]] = ..., rounds_affordable: _Optional[float] = ..., software_version: _Optional[str] = ...) -> None: ...
+    def __init__(self, admitted: _Optional[bool] = ..., reasons: _Optional[_Iterable[str]] = ..., rows: _Optional[int] = ..., rows_noised: _Optional[bool] = ..., data_fingerprint: _Optional[bytes] = ..., spend: _Optional[_Union[PrivacySpend, _Mapping]] = ..., software_version: _Optional[str] = ...) -> None: ...
 
 class PrivacySpend(_message.Message):
     __slots__ = ("epsilon", "delta", "budget", "unlimited")
@@ -182,22 +180,20 @@ class Moments(_message.Message):
     def __init__(self, noised: _Optional[bool] = ...) -> None: ...
 
 class LocalUpdate(_message.Message):
-    __slots__ = ("weight", "steps", "nonfinite_samples", "private", "spend", "run_epsilon", "evaluation")
+    __slots__ = ("weight", "steps", "private", "spend", "run_epsilon", "evaluation")
     WEIGHT_FIELD_NUMBER: _ClassVar[int]
     STEPS_FIELD_NUMBER: _ClassVar[int]
-    NONFINITE_SAMPLES_FIELD_NUMBER: _ClassVar[int]
     PRIVATE_FIELD_NUMBER: _ClassVar[int]
     SPEND_FIELD_NUMBER: _ClassVar[int]
     RUN_EPSILON_FIELD_NUMBER: _ClassVar[int]
     EVALUATION_FIELD_NUMBER: _ClassVar[int]
     weight: int
     steps: int
-    nonfinite_samples: int
     private: bool
     spend: PrivacySpend
     run_epsilon: float
     evaluation: Evaluation
-    def __init__(self, weight: _Optional[int] = ..., steps: _Optional[int] = ..., nonfinite_samples: _Optional[int] = ..., private: _Optional[bool] = ..., spend: _Optional[_Union[PrivacySpend, _Mapping]] = ..., run_epsilon: _Optional[float] = ..., evaluation: _Optional[_Union[Evaluation, _Mapping]] = ...) -> None: ...
+    def __init__(self, weight: _Optional[int] = ..., steps: _Optional[int] = ..., private: _Optional[bool] = ..., spend: _Optional[_Union[PrivacySpend, _Mapping]] = ..., run_epsilon: _Optional[float] = ..., evaluation: _Optional[_Union[Evaluation, _Mapping]] = ...) -> None: ...
 
 class Derivatives(_message.Message):
     __slots__ = ("evaluation",)
