@@ -10,7 +10,7 @@ from pathlib import Path
 
 from fedloop_core.errors import StorageError
 
-__all__ = ["append_line", "write_bytes", "write_secret"]
+__all__ = ["append_line", "cut_back", "write_bytes", "write_secret"]
 
 
 def write_bytes(path: Path, content: bytes, *, mode: int = 0o644) -> None:
@@ -41,28 +41,57 @@ def write_secret(path: Path, content: bytes) -> None:
 
 
 def append_line(path: Path, line: str, *, sync: bool = True) -> None:
-    """Appends one line and, unless ``sync`` is off, waits until it is on the disk.
+    """Appends one line and, unless ``sync`` is off, waits until it is on the disk; for one writer at a time.
+
+    A line that cannot be written whole is taken back, so that the next one does not continue it.
 
     Raises:
         StorageError: the disk is full or the file cannot be written.
     """
-    content = line.encode() + b"\n"
     try:
-        new = sync and not path.exists()
         descriptor = _open_to_append(path)
         try:
-            if os.write(descriptor, content) != len(content):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            if sync:
-                os.fsync(descriptor)
+            length = os.fstat(descriptor).st_size
+            try:
+                _write_all(descriptor, line.encode() + b"\n")
+                if sync:
+                    os.fsync(descriptor)
+                    if length == 0:
+                        _sync_folder(path.parent)
+            except BaseException:
+                with contextlib.suppress(OSError):  # the caller who must be sure uses ``cut_back``
+                    os.ftruncate(descriptor, length)
+                raise
         finally:
             os.close(descriptor)
-        if new:
-            _sync_folder(path.parent)
     except OSError as error:
         raise StorageError(
             f"cannot append to {path}: {error.strerror}.", hint="Free space or correct rights."
         ) from error
+
+
+def cut_back(path: Path, length: int) -> None:
+    """Shortens a file to ``length`` bytes, on the disk; one that is not longer, or not there, stays as it is.
+
+    Raises:
+        StorageError: the file cannot be written.
+    """
+    try:
+        if not path.exists() or path.stat().st_size <= length:
+            return
+        with path.open("r+b") as file:
+            file.truncate(length)
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise StorageError(f"cannot shorten {path}: {error.strerror}.", hint="Correct rights.") from error
+
+
+def _write_all(descriptor: int, content: bytes) -> None:
+    while content:
+        written = os.write(descriptor, content)
+        if written == 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        content = content[written:]
 
 
 def _open_to_append(path: Path) -> int:

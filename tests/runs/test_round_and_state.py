@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import errno
 import math
+import os
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +98,63 @@ def test_a_torn_last_line_never_counted(tmp_path: Path, torn: bytes) -> None:
     path.write_bytes(whole + torn)
     assert RunJournal(tmp_path).state == journal.state
     assert path.read_bytes() == whole
+
+
+@pytest.mark.parametrize("durable", [True, False])
+@pytest.mark.parametrize("truncates", [True, False], ids=["taken back", "the torn line stays"])
+def test_an_event_that_was_torn_by_a_full_disk_is_followed_by_the_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, truncates: bool, durable: bool
+) -> None:
+    journal = RunJournal(tmp_path, durable=durable)
+    for event in STORY[:5]:
+        journal.record(event)
+    real, calls = os.write, 0
+
+    def half(descriptor: int, content: bytes) -> int:
+        nonlocal calls
+        calls += 1
+        if calls > 1:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return real(descriptor, content[: len(content) // 2])
+
+    def broken(descriptor: int, length: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", half)
+        if not truncates:
+            patch.setattr(os, "ftruncate", broken)
+        with pytest.raises(StorageError, match="No space left"):
+            journal.record(closed(1))
+    assert journal.state.completed_rounds == 0
+    state = journal.record(RunFailed(code="FL-STO-001", reason="the disk is full", unix=2.0))
+    again = RunJournal(tmp_path)
+    assert again.state == state
+    assert again.state.phase is Phase.FAILED
+    assert len((tmp_path / "journal.jsonl").read_bytes().splitlines()) == 6
+
+
+def test_a_journal_that_was_mended_goes_on_after_its_next_failure_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = RunJournal(tmp_path)
+    for event in STORY[:4]:
+        journal.record(event)
+    with (tmp_path / "journal.jsonl").open("ab") as file:
+        file.write(b'{"event": "round-op')
+    journal = RunJournal(tmp_path)
+
+    def full(descriptor: int, content: bytes) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", full)
+        with pytest.raises(StorageError):
+            journal.record(STORY[4])
+    for event in STORY[4:6]:
+        journal.record(event)
+    assert RunJournal(tmp_path).state == journal.state
+    assert journal.state.completed_rounds == 1
 
 
 def test_an_altered_line_is_an_error_that_names_it(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedloop_core.arrays import NamedArrays, arrays_from_bytes, arrays_to_bytes
-from fedloop_core.durable import append_line, write_bytes
+from fedloop_core.durable import append_line, cut_back, write_bytes
 from fedloop_core.errors import StorageError
 from fedloop_server.runs.state import Event, EventAdapter, RunState, apply
 
@@ -30,12 +30,25 @@ class RunJournal:
         self._path = folder / "journal.jsonl"
         self._durable = durable
         self._observe = observe
+        self._length = 0  # bytes of the events that count
+        self._doubtful = False  # whether a failed append may have left more than these
         self.state = self._replay()
 
     def record(self, event: Event) -> RunState:
-        """Applies an event, stores it, and returns the new state."""
+        """Applies an event, stores it, and returns the new state.
+
+        Raises:
+            StorageError: the event cannot be written; it does not count, and another may follow.
+            ValueError: the event cannot come here.
+        """
         state = apply(self.state, event)
-        append_line(self._path, event.model_dump_json(), sync=self._durable)
+        line = event.model_dump_json()
+        if self._doubtful:
+            cut_back(self._path, self._length)
+        self._doubtful = True
+        append_line(self._path, line, sync=self._durable)
+        self._doubtful = False
+        self._length += len(line.encode()) + 1
         self.state = state
         if self._observe is not None:
             self._observe(state, event)
@@ -76,6 +89,7 @@ class RunJournal:
                     f"{self._path}, line {number} is not the next event of this run: {_first_line(error)}.",
                     hint="Restore the run's folder from a backup, or start the run anew.",
                 ) from error
+        self._length = sum(len(line) + 1 for line in lines)
         if torn:  # the process died while it wrote: an event without its end of line never counted
             write_bytes(self._path, b"".join(line + b"\n" for line in lines))
         return state
