@@ -33,7 +33,7 @@ from fedloop_server.runs.exchange import Exchange
 from fedloop_server.runs.journal import RunJournal
 from fedloop_server.runs.model import model_of
 from fedloop_server.runs.plan import RunPlan
-from fedloop_server.runs.state import AnswersMeasured
+from fedloop_server.runs.state import AnswersMeasured, Event, RoundClosed, RunState
 from fedloop_simulations.grid import InProcessGrid, Node
 
 KEY = SigningKey.generate()
@@ -276,6 +276,36 @@ def test_a_run_that_dies_anywhere_goes_on_to_the_same_weights(tmp_path: Path, di
     state = RunJournal(folder).state
     assert state.completed_rounds == 3
     assert [m.right for m in state.rounds[1].measured if isinstance(m, AnswersMeasured)] == [7.0, 7.0, 7.0]
+
+
+def test_a_resumed_run_goes_on_without_a_member_that_has_not_come_back(tmp_path: Path) -> None:
+    class Dying(RunJournal):
+        def record(self, event: Event) -> RunState:
+            if isinstance(event, RoundClosed) and event.round == 2:
+                raise Killed
+            return super().record(event)
+
+    members = sites(4)
+    run = driver(tmp_path, task(), members)
+    run._journal = Dying(tmp_path)
+    with pytest.raises(Killed):
+        run.train()
+    driver(tmp_path, task(), members[:3]).train()
+    state = RunJournal(tmp_path).state
+    assert [len(closed.folded) for closed in state.rounds] == [4, 3, 3]
+    assert [(out.site, out.round, out.code, out.reason) for out in state.left_out] == [
+        ("site-3", number, "FL-RUN-010", "it is not connected") for number in (2, 3)
+    ]
+
+
+def test_a_round_that_cannot_reach_its_quorum_without_the_missing_asks_nobody(tmp_path: Path) -> None:
+    members = sites(4)
+    driver(tmp_path, task(count=1), members).train()
+    few = members[:1]
+    asked = len(few[0].asked)
+    with pytest.raises(QuorumNotReached, match=r"round 2: 0 of 4 .* 3 are needed.*site-1 .*not connected"):
+        driver(tmp_path, task(count=2), few).train()
+    assert len(few[0].asked) == asked
 
 
 def test_only_some_sites_are_asked_each_round_when_the_task_says_so(tmp_path: Path) -> None:
