@@ -95,23 +95,26 @@ class Outbox:
         packed = pack_arrays(reply.arrays)
         row = (key, reply.answer, packed.layout, packed.content)
         size = len(reply.answer) + len(packed.content)
+        dropped = self._dropped_for(size)
         with self._failures:
-            if len(self._kept) < self._keep_answers and self._bytes + size <= self._keep_bytes:
-                self._insert(row, size)  # nothing to drop: one statement is a transaction by itself
-                return
-            self._connection.execute("BEGIN IMMEDIATE")
-            try:
-                self._insert(row, size)
-                while len(self._kept) > 1 and (len(self._kept) > self._keep_answers or self._bytes > self._keep_bytes):
-                    sequence, dropped = self._kept.popleft()
-                    self._bytes -= dropped
-                    self._connection.execute(
-                        "UPDATE answer SET body = NULL, layout = NULL, arrays = NULL WHERE sequence = ?", (sequence,)
+            if dropped:
+                self._connection.execute("BEGIN IMMEDIATE")
+                try:
+                    sequence = self._insert(row)
+                    self._connection.executemany(
+                        "UPDATE answer SET body = NULL, layout = NULL, arrays = NULL WHERE sequence = ?",
+                        [(old,) for old, _ in dropped],
                     )
-                self._connection.execute("COMMIT")
-            finally:
-                if self._connection.in_transaction:
-                    self._connection.execute("ROLLBACK")
+                    self._connection.execute("COMMIT")
+                finally:
+                    if self._connection.in_transaction:
+                        self._connection.execute("ROLLBACK")
+            else:
+                sequence = self._insert(row)  # one statement is a transaction by itself
+        for _ in dropped:  # only now: what was rolled back is still kept
+            self._bytes -= self._kept.popleft()[1]
+        self._kept.append((sequence, size))
+        self._bytes += size
 
     def run(self, run_id: str) -> KnownRun | None:
         """What is known of a run."""
@@ -133,7 +136,18 @@ class Outbox:
         """Closes the file; the outbox cannot be used afterwards."""
         self._connection.close()
 
-    def _insert(self, row: tuple[bytes, bytes, str, bytes], size: int) -> None:
+    def _dropped_for(self, size: int) -> list[tuple[int, int]]:
+        """The oldest answers, which make room for one of ``size`` bytes."""
+        answers, total = len(self._kept) + 1, self._bytes + size
+        dropped: list[tuple[int, int]] = []
+        for oldest in self._kept:
+            if answers <= self._keep_answers and total <= self._keep_bytes:
+                break
+            dropped.append(oldest)
+            answers -= 1
+            total -= oldest[1]
+        return dropped
+
+    def _insert(self, row: tuple[bytes, bytes, str, bytes]) -> int:
         cursor = self._connection.execute("INSERT INTO answer (key, body, layout, arrays) VALUES (?, ?, ?, ?)", row)
-        self._kept.append((cursor.lastrowid or 0, size))
-        self._bytes += size
+        return cursor.lastrowid or 0
