@@ -84,7 +84,7 @@ def unseal(content: bytes, pinned: VerifyingKey, *, site: str, now_unix: int) ->
     """Opens an envelope at a site; returns the instruction and the SHA-256 of its bytes.
 
     Raises:
-        EnvelopeRefused: not an envelope, not signed by the pinned key, for another site, or expired.
+        EnvelopeRefused: not an envelope, not signed by the pinned key, for another site, expired, or without an expiry.
     """
     try:
         envelope = Envelope.FromString(content)
@@ -99,7 +99,9 @@ def unseal(content: bytes, pinned: VerifyingKey, *, site: str, now_unix: int) ->
         raise EnvelopeRefused(f"site {site}: an instruction cannot be read.", reason="format") from error
     if instruction.site != site:
         raise EnvelopeRefused(f"site {site}: an instruction is for site {instruction.site!r}.", reason="site")
-    if instruction.expires_unix and now_unix > instruction.expires_unix:
+    if instruction.expires_unix <= 0:  # it could be replayed for ever
+        raise EnvelopeRefused(f"site {site}: an instruction says no time at which it expires.", reason="expiry")
+    if now_unix > instruction.expires_unix:
         raise EnvelopeRefused(
             f"site {site}: an instruction expired {now_unix - instruction.expires_unix} s ago.",
             hint="Compare the clocks of site and coordinator.",
