@@ -33,7 +33,8 @@ Observer = Callable[[RunState, Event], None]
 def drive(grid: Grid, home: CoordinatorHome, run_id: str, observe: Observer | None = None) -> RunState:
     """Drives a run, from its beginning or from where its last process left it; returns its state at the end.
 
-    A failure that has a name ends the run as failed, in the journal and the registry; it is not raised.
+    A failure that has a name ends the run as failed, in the journal and the registry; it is not raised. Anything else is,
+    and leaves the run open, as a process that dies does: it can be taken up again.
     """
     plan = home.plan(run_id)
     journal = home.journal(run_id, observe)
@@ -99,10 +100,10 @@ def _model(home: CoordinatorHome, registry: Registry, plan: RunPlan) -> RunModel
         return model_of(plan.task, plan.seed)
     parent = registry.version(plan.task.name, plan.warm_from)
     warm = home.trained_arrays(parent.run_id)
-    try:
-        return model_of(plan.task, plan.seed, warm)
-    except KeyError as error:
+    missing = [name for name in model_of(plan.task, plan.seed).names if name not in warm]
+    if missing:
         raise RunError(
-            f"version {plan.warm_from} has no array {error.args[0]}: its model is another one.",
+            f"version {plan.warm_from} has no array {missing[0]}: its model is another one.",
             hint="Start afresh instead of warm.",
-        ) from error
+        )
+    return model_of(plan.task, plan.seed, warm)
