@@ -100,7 +100,8 @@ class InputEncoder:
                 text = _text(cell)
                 if text not in codes:
                     raise LabelUnknown(
-                        f"row {at + 1}: label {text!r} is not one of {', '.join(label.classes)}.",
+                        f"row {at + 1}: label {text!r} is not one of {', '.join(label.classes)}"
+                        f"{_meant(text, label.classes)}.",
                         hint="Correct the row, or map the site's own codes to the task's classes.",
                         row=at + 1,
                     )
@@ -136,7 +137,8 @@ class InputEncoder:
             raise _invalid(feature.name, at, "is missing, and this feature may not be")
         value = _float(cell)
         if not math.isfinite(value):
-            raise _invalid(feature.name, at, f"is not a finite number: {cell!r}")
+            comma = " (write a decimal point)" if isinstance(cell, str) and cell.count(",") == 1 else ""
+            raise _invalid(feature.name, at, f"is not a finite number: {cell!r}{comma}")
         return value
 
     def _code(self, feature: CategoricalFeature, row: Row, at: int) -> int:
@@ -150,7 +152,11 @@ class InputEncoder:
             return code
         if feature.other:
             return len(feature.values)
-        raise _invalid(feature.name, at, f"has the value {_text(cell)!r}, which is not in its vocabulary")
+        raise _invalid(
+            feature.name,
+            at,
+            f"has the value {_text(cell)!r}, which is not in its vocabulary{_meant(_text(cell), feature.values)}",
+        )
 
     def _tensor(self, feature: ImageFeature | SignalFeature, row: Row, at: int) -> NDArray[np.float32]:
         cell = _cell(feature.name, row, at)
@@ -176,6 +182,12 @@ def _cell(name: str, row: Row, at: int) -> Cell:
 
 def _invalid(column: str, at: int, what: str) -> ColumnValueInvalid:
     return ColumnValueInvalid(f"row {at + 1}, column {column!r} {what}.", column=column, row=at + 1)
+
+
+def _meant(text: str, known: Sequence[str]) -> str:
+    """The known spelling that differs in case and blanks alone; told, never put in silently."""
+    same = [name for name in known if name.strip().casefold() == text.strip().casefold()]
+    return f" (did you mean {same[0]!r}?)" if same else ""
 
 
 def _is_missing(cell: Cell) -> bool:
