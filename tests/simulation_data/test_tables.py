@@ -86,7 +86,7 @@ BAD_ROWS = (
     BadRow("NaN", "nan,70,f,no", "column 'age' is missing, and this feature may not be."),
     BadRow("infinite", "inf,70,f,no", "column 'age' is not a finite number: 'inf'."),
     BadRow("text", "old,70,f,no", "column 'age' is not a finite number: 'old'."),
-    BadRow("decimal comma", '"3,5",70,f,no', "column 'age' is not a finite number: '3,5'."),
+    BadRow("decimal comma", '"3,5",70,f,no', "column 'age' is not a finite number: '3,5' (write a decimal point)."),
     BadRow("unknown category", "50,70,x,no", "column 'sex' has the value 'x', which is not in its vocabulary."),
     BadRow("empty category", "50,70,,no", "column 'sex' is missing, and this feature may not be."),
     BadRow("unknown label", "50,70,f,perhaps", "label 'perhaps' is not one of no, yes."),
