@@ -18,12 +18,12 @@ from fedloop_simulations.worker_grid import WorkerGrid
 NAMES = {7: "a", 8: "b", 9: "raises", 10: "c"}
 
 
-@pytest.fixture(scope="module", params=["in process", "one worker", "two workers"])
+@pytest.fixture(scope="module", params=["in process", "workers"])
 def grid(request: pytest.FixtureRequest, sites: ModuleType) -> Iterator[LocalGrid]:
     if request.param == "in process":
         yield InProcessGrid({node: Node(relay(sites.echo(name)), {SITE_KEY: name}) for node, name in NAMES.items()})
         return
-    with WorkerGrid(NAMES, sites.echo, 1 if request.param == "one worker" else 2) as grid:
+    with WorkerGrid(NAMES, sites.echo, 2) as grid:
         yield grid
 
 
