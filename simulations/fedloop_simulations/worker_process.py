@@ -29,7 +29,8 @@ class WorkerProcess:
     """Starts a process for the sites, given as names by node id."""
 
     def __init__(self, sites: Mapping[int, str], factory: SiteFactory) -> None:
-        context = multiprocessing.get_context("spawn")
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload([serve.__module__])  # workers are forked from a process that has loaded Flower once
         self.sites = dict(sites)
         self.connection, far = context.Pipe()
         self._process = context.Process(target=serve, args=(far, self.sites, factory), daemon=True)
