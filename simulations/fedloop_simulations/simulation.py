@@ -303,14 +303,7 @@ class Simulation:
             loop, decision = step(loop, pending.pop(0))
             match decision:
                 case Wait(ask_ledgers=asked) if asked:
-                    by_name = {site.name: site for site in self.sites}
-                    pending.extend(
-                        LedgerHeadroom(
-                            site=name,
-                            affordable=affords_run(self._retraining_task(), by_name[name].data, by_name[name].ledger),
-                        )
-                        for name in asked
-                    )
+                    pending.extend(LedgerHeadroom(site=name, affordable=self._affords(name)) for name in asked)
                 case StartRun():
                     self._tell(f"retraining starts by itself: {decision.reason}")
                     pending = [RunEnded(version=self._retrain(fleet, loop, decision))]
@@ -342,6 +335,11 @@ class Simulation:
         self.story.retrained_at = self.story.tick
         self._watch(fleet, state.version, loop.labels)
         return state.version
+
+    def _affords(self, name: str) -> bool:
+        """Whether a site's ledger would admit the next run, by the number of rows that it told for the last one."""
+        site = next(site for site in self.sites if site.name == name)
+        return affords_run(self._retraining_task(), site.data, site.ledger, units=self._rows_told.get(name))
 
     def _retraining_task(self) -> Task:
         rounds = self.task.retraining.rounds or self.task.rounds.count
