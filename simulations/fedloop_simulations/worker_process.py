@@ -30,7 +30,8 @@ class WorkerProcess:
 
     def __init__(self, sites: Mapping[int, str], factory: SiteFactory) -> None:
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload([serve.__module__])  # workers are forked from a process that has loaded Flower once
+        # Workers are forked from a process that has loaded Flower once.
+        context.set_forkserver_preload([serve.__module__])
         self.sites = dict(sites)
         self.connection, far = context.Pipe()
         self._process = context.Process(target=serve, args=(far, self.sites, factory), daemon=True)
