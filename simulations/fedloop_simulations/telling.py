@@ -142,18 +142,7 @@ def report_of(simulation: Simulation, summary: Summary) -> RunReport:
             )
             for site in summary.sites
         ),
-        artifacts=tuple(
-            ArtifactLine(
-                version=version.number,
-                kind=artifact.kind,
-                bytes=artifact.bytes,
-                latency_us=summary.timings.latency_us.get(f"version {version.number} {artifact.kind}"),
-                value=artifact.metrics.value if artifact.metrics else None,
-                agreement=artifact.agreement,
-            )
-            for version in summary.versions
-            for artifact in version.artifacts
-        ),
+        artifacts=tuple(_artifact_lines(summary)),
         device_versions=tuple(
             DeviceVersion(tick=point.tick, device=point.device, version=point.version) for point in story.versions
         ),
@@ -175,6 +164,19 @@ def report_of(simulation: Simulation, summary: Summary) -> RunReport:
         ),
         events=tuple(EventLine(tick=tick, text=text) for tick, text in story.events),
     )
+
+
+def _artifact_lines(summary: Summary) -> Iterable[ArtifactLine]:
+    for version in summary.versions:
+        for artifact in version.artifacts:
+            yield ArtifactLine(
+                version=version.number,
+                kind=artifact.kind,
+                bytes=artifact.bytes,
+                latency_us=summary.timings.latency_us.get(f"version {version.number} {artifact.kind}"),
+                value=artifact.metrics.value if artifact.metrics else None,
+                agreement=artifact.agreement,
+            )
 
 
 def _records(simulation: Simulation) -> tuple[VersionRecord, ...]:
