@@ -12,6 +12,9 @@ fails unless they end with the same weights, so that all of them did the same wo
 - bare loop: ``LocalTrainer.train`` of the same sites one after another, and a mean.
 - torch loop: the same written by hand with ``torch.optim.SGD``.
 
+``ratio_loop`` sets our two processes on two cores against a loop on one: it tells how long a researcher waits, and flatters us as
+a measure of overhead. ``ratio_loop_one_thread`` compares like with like.
+
 A round lasts from the close of the one before to its own close. Medians are over the steady rounds, from the third on; the
 fastest tenth and processor time are told too: a machine that others use slows rounds, the longer ones more often, and never
 speeds one up. Every rival but Flower runs twice and its runs are pooled. The split is of a run of its own, in one thread. In

@@ -8,6 +8,9 @@ world.
 - label: the mix of outcomes changes, P(y) changes and P(x | y) does not;
 - concept: the same inputs come to mean something else, P(y | x) changes and P(x) does not.
 
+The strength of the covariate shift was raised, and the default task's training and stream chosen, with seeds 0 to 5 in
+view: weaker shifts cost some of them nothing. Seeds 101 to 105, looked at afterwards, win back 0.76 to 1.11 of what it costs.
+
 Measured on the Wisconsin breast cancer data with the defaults below (250 training rows, 229 test rows, means over 8
 seeds; logistic regression / MLP of 32, 600 steps of SGD over batches of 32 at rate 0.1). Covariate: the old model falls
 from .960 / .959 to .574 / .543 (at most .729 / .659 for any seed); trained on from there for 300 steps with 90 labelled

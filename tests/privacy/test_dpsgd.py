@@ -382,4 +382,7 @@ def test_layers_that_mix_rows_are_refused(layer: nn.Module) -> None:
 def test_layers_that_keep_rows_apart_are_accepted() -> None:
     schema = FeatureSchema(features=FEATURES, label=LABEL)
     model = TaskModel(schema, TakesFirst(nn.LayerNorm(5), nn.Dropout(0.5), nn.Linear(5, 2)))
+    before = model.trainable_arrays()
     require_isolated_rows(model, schema)
+    assert model.training  # as it was given
+    assert all(np.array_equal(array, before[name]) for name, array in model.trainable_arrays().items())
