@@ -28,7 +28,7 @@ from fedloop_core.errors import EnvelopeRefused, FedloopError, StorageError, Tas
 from fedloop_core.keys import VerifyingKey, unseal
 from fedloop_core.noise import NoiseSource
 from fedloop_core.task.document import Task
-from fedloop_proto.coordination.v1.coordination_pb2 import Answer, Instruction, LedgerHead, Refusal
+from fedloop_proto.coordination.v1.coordination_pb2 import Answer, Instruction, LogHead, Refusal
 
 __all__ = ["SiteDaemon"]
 
@@ -206,7 +206,7 @@ class SiteDaemon:
 
     def _finish(self, answer: Answer, arrays: NamedArrays) -> Reply:
         head = self._ledger.head()
-        answer.ledger.CopyFrom(LedgerHead(sequence=head.sequence, digest=head.digest))
+        answer.ledger.CopyFrom(LogHead(sequence=head.sequence, digest=head.digest))
         answer.arrays_digest = digest(arrays)
         return Reply(answer.SerializeToString(deterministic=True), dict(arrays))
 

@@ -8,6 +8,7 @@ from typing import Annotated
 from pydantic import Field
 
 from fedloop_core.errors import PolicyRefused
+from fedloop_core.federation.names import SiteName
 from fedloop_core.strict import Strict
 from fedloop_core.task.document import DataGate, Task
 
@@ -60,7 +61,7 @@ class SitePolicy(Strict):
 class SiteConfig(Strict):
     """A site's name, its policy, and the budgets of its blocks of training rows and of evaluation rows."""
 
-    site: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9\-]{0,62}$")]
+    site: SiteName
     policy: SitePolicy = SitePolicy()
     training_budget: Budget
     evaluation_budget: Budget

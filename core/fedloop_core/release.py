@@ -17,6 +17,7 @@ from typing import Annotated, Literal, Self, get_args
 from pydantic import Field, ValidationError, model_validator
 
 from fedloop_core.errors import AssignmentRefused, UsageError
+from fedloop_core.federation.names import SITE_PATTERN
 from fedloop_core.strict import Strict
 from fedloop_core.task.document import ExportTarget
 
@@ -52,7 +53,6 @@ SIGNED_AT_FIELD = "x-fedloop-signed-unix"
 """Field of the signed timestamp: seconds since 1970 at which it was signed, a floor for a device's clock."""
 
 _TASK = r"^[a-z][a-z0-9\-]{0,62}$"
-_SITE = r"^[a-z0-9][a-z0-9\-]{0,62}$"
 _GROUP = r"^[A-Za-z0-9][A-Za-z0-9_\-]{0,99}$"
 _FILES = frozenset({DESCRIPTION_FILE, "model.onnx", "model.tflite", GOLDEN_FILE, PROFILE_FILE})
 _KINDS: tuple[ExportTarget, ...] = get_args(ExportTarget)
@@ -214,7 +214,7 @@ def site_pattern(site: str) -> str:
 
 
 def _check_site(site: str) -> None:
-    if re.fullmatch(_SITE, site) is None:
+    if re.fullmatch(SITE_PATTERN, site) is None:
         raise UsageError(
             f"{site!r} is not the name of a site.", hint="Use up to 63 lower-case letters, digits and '-', no path."
         )

@@ -1,1 +1,1 @@
-"""How questions and answers ride in Flower messages; the only part of core that imports flwr."""
+"""What coordinator and site must agree on: names, generations of the protocol, Flower records (the only part that imports flwr)."""

@@ -8,7 +8,6 @@ an exception: one bad site does not stop the others.
 from __future__ import annotations
 
 import logging
-import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from numpy.typing import NDArray
 
 from fedloop_core.arrays import NamedArrays, digest
 from fedloop_core.errors import FedloopError, UpdateRefused
+from fedloop_core.federation.names import is_site_name
 from fedloop_core.federation.records import (
     DESCRIBE,
     EVALUATE,
@@ -47,7 +47,6 @@ _KINDS: Mapping[str, tuple[str, str]] = {  # of work: the message's type, and th
     "sum_derivatives": (TRAIN, "derivatives"),
     "evaluate_artifact": (EVALUATE, "evaluation"),
 }
-_SITE = re.compile(r"[a-z0-9][a-z0-9\-]{0,62}")  # as in a site's own policy
 _NO_REPLY = "FL-RUN-010"
 _BROKEN_REPLY = "FL-RUN-011"
 
@@ -251,7 +250,7 @@ class Exchange:
             site = "" if reply.has_error() else parts(reply.content)[0].decode("ascii", "replace")
         except FedloopError:
             site = ""
-        if _SITE.fullmatch(site) is None:
+        if not is_site_name(site):
             why = "it does not say the name of a site"
         elif site in self._nodes:
             why = f"site {site} is there already, as node {self._nodes[site]}"

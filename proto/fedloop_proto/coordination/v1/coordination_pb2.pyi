@@ -29,7 +29,7 @@ class Envelope(_message.Message):
     def __init__(self, instruction: _Optional[bytes] = ..., signature: _Optional[bytes] = ..., key_id: _Optional[str] = ...) -> None: ...
 
 class Instruction(_message.Message):
-    __slots__ = ("run_id", "attempt", "round", "site", "task_digest", "arrays_digest", "expires_unix", "describe_data", "collect_moments", "train_locally", "sum_derivatives", "evaluate_artifact")
+    __slots__ = ("run_id", "attempt", "round", "site", "task_digest", "arrays_digest", "expires_unix", "protocol", "audit", "ledger_seen", "describe_data", "collect_moments", "train_locally", "sum_derivatives", "evaluate_artifact", "cancel_run", "trust_authorities")
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
@@ -37,11 +37,16 @@ class Instruction(_message.Message):
     TASK_DIGEST_FIELD_NUMBER: _ClassVar[int]
     ARRAYS_DIGEST_FIELD_NUMBER: _ClassVar[int]
     EXPIRES_UNIX_FIELD_NUMBER: _ClassVar[int]
+    PROTOCOL_FIELD_NUMBER: _ClassVar[int]
+    AUDIT_FIELD_NUMBER: _ClassVar[int]
+    LEDGER_SEEN_FIELD_NUMBER: _ClassVar[int]
     DESCRIBE_DATA_FIELD_NUMBER: _ClassVar[int]
     COLLECT_MOMENTS_FIELD_NUMBER: _ClassVar[int]
     TRAIN_LOCALLY_FIELD_NUMBER: _ClassVar[int]
     SUM_DERIVATIVES_FIELD_NUMBER: _ClassVar[int]
     EVALUATE_ARTIFACT_FIELD_NUMBER: _ClassVar[int]
+    CANCEL_RUN_FIELD_NUMBER: _ClassVar[int]
+    TRUST_AUTHORITIES_FIELD_NUMBER: _ClassVar[int]
     run_id: str
     attempt: int
     round: int
@@ -49,12 +54,27 @@ class Instruction(_message.Message):
     task_digest: bytes
     arrays_digest: bytes
     expires_unix: int
+    protocol: int
+    audit: LogHead
+    ledger_seen: LogHead
     describe_data: DescribeData
     collect_moments: CollectMoments
     train_locally: TrainLocally
     sum_derivatives: SumDerivatives
     evaluate_artifact: EvaluateArtifact
-    def __init__(self, run_id: _Optional[str] = ..., attempt: _Optional[int] = ..., round: _Optional[int] = ..., site: _Optional[str] = ..., task_digest: _Optional[bytes] = ..., arrays_digest: _Optional[bytes] = ..., expires_unix: _Optional[int] = ..., describe_data: _Optional[_Union[DescribeData, _Mapping]] = ..., collect_moments: _Optional[_Union[CollectMoments, _Mapping]] = ..., train_locally: _Optional[_Union[TrainLocally, _Mapping]] = ..., sum_derivatives: _Optional[_Union[SumDerivatives, _Mapping]] = ..., evaluate_artifact: _Optional[_Union[EvaluateArtifact, _Mapping]] = ...) -> None: ...
+    cancel_run: CancelRun
+    trust_authorities: TrustAuthorities
+    def __init__(self, run_id: _Optional[str] = ..., attempt: _Optional[int] = ..., round: _Optional[int] = ..., site: _Optional[str] = ..., task_digest: _Optional[bytes] = ..., arrays_digest: _Optional[bytes] = ..., expires_unix: _Optional[int] = ..., protocol: _Optional[int] = ..., audit: _Optional[_Union[LogHead, _Mapping]] = ..., ledger_seen: _Optional[_Union[LogHead, _Mapping]] = ..., describe_data: _Optional[_Union[DescribeData, _Mapping]] = ..., collect_moments: _Optional[_Union[CollectMoments, _Mapping]] = ..., train_locally: _Optional[_Union[TrainLocally, _Mapping]] = ..., sum_derivatives: _Optional[_Union[SumDerivatives, _Mapping]] = ..., evaluate_artifact: _Optional[_Union[EvaluateArtifact, _Mapping]] = ..., cancel_run: _Optional[_Union[CancelRun, _Mapping]] = ..., trust_authorities: _Optional[_Union[TrustAuthorities, _Mapping]] = ...) -> None: ...
+
+class CancelRun(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class TrustAuthorities(_message.Message):
+    __slots__ = ("certificates",)
+    CERTIFICATES_FIELD_NUMBER: _ClassVar[int]
+    certificates: bytes
+    def __init__(self, certificates: _Optional[bytes] = ...) -> None: ...
 
 class DescribeData(_message.Message):
     __slots__ = ("task_document",)
@@ -90,8 +110,18 @@ class EvaluateArtifact(_message.Message):
     rows: EvaluationRows
     def __init__(self, description: _Optional[bytes] = ..., evaluations_planned: _Optional[int] = ..., rows: _Optional[_Union[EvaluationRows, str]] = ...) -> None: ...
 
+class SignedAnswer(_message.Message):
+    __slots__ = ("answer", "signature", "key_id")
+    ANSWER_FIELD_NUMBER: _ClassVar[int]
+    SIGNATURE_FIELD_NUMBER: _ClassVar[int]
+    KEY_ID_FIELD_NUMBER: _ClassVar[int]
+    answer: bytes
+    signature: bytes
+    key_id: str
+    def __init__(self, answer: _Optional[bytes] = ..., signature: _Optional[bytes] = ..., key_id: _Optional[str] = ...) -> None: ...
+
 class Answer(_message.Message):
-    __slots__ = ("run_id", "attempt", "round", "site", "instruction_digest", "ledger", "arrays_digest", "refusal", "data_description", "moments", "local_update", "derivatives", "evaluation")
+    __slots__ = ("run_id", "attempt", "round", "site", "instruction_digest", "ledger", "arrays_digest", "protocol", "audit", "refusal", "data_description", "moments", "local_update", "derivatives", "evaluation")
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
@@ -99,6 +129,8 @@ class Answer(_message.Message):
     INSTRUCTION_DIGEST_FIELD_NUMBER: _ClassVar[int]
     LEDGER_FIELD_NUMBER: _ClassVar[int]
     ARRAYS_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    PROTOCOL_FIELD_NUMBER: _ClassVar[int]
+    AUDIT_FIELD_NUMBER: _ClassVar[int]
     REFUSAL_FIELD_NUMBER: _ClassVar[int]
     DATA_DESCRIPTION_FIELD_NUMBER: _ClassVar[int]
     MOMENTS_FIELD_NUMBER: _ClassVar[int]
@@ -110,15 +142,17 @@ class Answer(_message.Message):
     round: int
     site: str
     instruction_digest: bytes
-    ledger: LedgerHead
+    ledger: LogHead
     arrays_digest: bytes
+    protocol: int
+    audit: LogHead
     refusal: Refusal
     data_description: DataDescription
     moments: Moments
     local_update: LocalUpdate
     derivatives: Derivatives
     evaluation: Evaluation
-    def __init__(self, run_id: _Optional[str] = ..., attempt: _Optional[int] = ..., round: _Optional[int] = ..., site: _Optional[str] = ..., instruction_digest: _Optional[bytes] = ..., ledger: _Optional[_Union[LedgerHead, _Mapping]] = ..., arrays_digest: _Optional[bytes] = ..., refusal: _Optional[_Union[Refusal, _Mapping]] = ..., data_description: _Optional[_Union[DataDescription, _Mapping]] = ..., moments: _Optional[_Union[Moments, _Mapping]] = ..., local_update: _Optional[_Union[LocalUpdate, _Mapping]] = ..., derivatives: _Optional[_Union[Derivatives, _Mapping]] = ..., evaluation: _Optional[_Union[Evaluation, _Mapping]] = ...) -> None: ...
+    def __init__(self, run_id: _Optional[str] = ..., attempt: _Optional[int] = ..., round: _Optional[int] = ..., site: _Optional[str] = ..., instruction_digest: _Optional[bytes] = ..., ledger: _Optional[_Union[LogHead, _Mapping]] = ..., arrays_digest: _Optional[bytes] = ..., protocol: _Optional[int] = ..., audit: _Optional[_Union[LogHead, _Mapping]] = ..., refusal: _Optional[_Union[Refusal, _Mapping]] = ..., data_description: _Optional[_Union[DataDescription, _Mapping]] = ..., moments: _Optional[_Union[Moments, _Mapping]] = ..., local_update: _Optional[_Union[LocalUpdate, _Mapping]] = ..., derivatives: _Optional[_Union[Derivatives, _Mapping]] = ..., evaluation: _Optional[_Union[Evaluation, _Mapping]] = ...) -> None: ...
 
 class Refusal(_message.Message):
     __slots__ = ("code", "fields")
@@ -135,7 +169,7 @@ class Refusal(_message.Message):
     fields: _containers.ScalarMap[str, str]
     def __init__(self, code: _Optional[str] = ..., fields: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
-class LedgerHead(_message.Message):
+class LogHead(_message.Message):
     __slots__ = ("sequence", "digest")
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     DIGEST_FIELD_NUMBER: _ClassVar[int]

@@ -1,0 +1,33 @@
+"""Parameters and budgets of privacy."""
+
+from __future__ import annotations
+
+from fedloop_core.errors.root import FedloopError
+
+__all__ = ["BudgetExhausted", "LedgerRolledBack", "PrivacyError", "PrivacyParameterInvalid"]
+
+
+class PrivacyError(FedloopError):
+    """Parameters or budgets of privacy."""
+
+    code = "FL-PRIV-000"
+    exit_status = 5
+
+
+class PrivacyParameterInvalid(PrivacyError):
+    """A parameter that gives no guarantee: epsilon not above 0, delta not below 1/n, noise without clipping."""
+
+    code = "FL-PRIV-001"
+    wire_fields = frozenset({"parameter"})
+
+
+class BudgetExhausted(PrivacyError):
+    """The ledger refuses a charge: the block's budget for life would be exceeded."""
+
+    code = "FL-PRIV-002"
+
+
+class LedgerRolledBack(PrivacyError):
+    """A site's ledger is behind the head that it showed before: a snapshot was restored, or a second copy is in use."""
+
+    code = "FL-PRIV-003"

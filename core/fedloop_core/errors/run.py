@@ -1,0 +1,60 @@
+"""Runs, and replies that must not be aggregated."""
+
+from __future__ import annotations
+
+from fedloop_core.errors.root import FedloopError
+
+__all__ = [
+    "QualityGateFailed",
+    "QuorumNotReached",
+    "RunBusy",
+    "RunCancelled",
+    "RunError",
+    "UpdateError",
+    "UpdateRefused",
+]
+
+
+class RunError(FedloopError):
+    """A run cannot start or go on."""
+
+    code = "FL-RUN-000"
+    exit_status = 7
+
+
+class QuorumNotReached(RunError):
+    """Fewer sites answered within the deadline than the task asks for; names those left out and why."""
+
+    code = "FL-RUN-001"
+
+
+class QualityGateFailed(RunError):
+    """The quality gate refuses the version."""
+
+    code = "FL-RUN-002"
+
+
+class UpdateError(FedloopError):
+    """A reply that must not be aggregated."""
+
+    code = "FL-UPD-000"
+    exit_status = 7
+
+
+class UpdateRefused(UpdateError):
+    """The update gate: keys, order, shapes, dtypes, finite values, norm, weight. ``reason`` says which."""
+
+    code = "FL-UPD-001"
+    wire_fields = frozenset({"reason"})
+
+
+class RunCancelled(RunError):
+    """The run was stopped by a person, and this side stopped with it."""
+
+    code = "FL-RUN-003"
+
+
+class RunBusy(RunError):
+    """Another process drives this run."""
+
+    code = "FL-RUN-004"
