@@ -9,22 +9,25 @@ from typing import TYPE_CHECKING
 from sqlalchemy import Connection, create_engine, event, select
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import SQLAlchemyError
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import DeclarativeBase, Session
 
 from fedloop_core.errors import StorageError
-from fedloop_server.registry.tables import FORMAT, Base, FormatRow
 
 if TYPE_CHECKING:
     from sqlalchemy.engine.interfaces import DBAPIConnection
     from sqlalchemy.pool import ConnectionPoolEntry
 
-__all__ = ["Database"]
+__all__ = ["Base", "Database"]
 
 _BUSY_MILLISECONDS = 30_000
 
 
+class Base(DeclarativeBase):
+    """The declarative base of every table of the coordinator."""
+
+
 class Database:
-    """Sessions on the registry's tables, which are made where they are missing.
+    """Sessions on the coordinator's tables, which are made where they are missing.
 
     Raises:
         StorageError: the database cannot be opened or is of another format.
@@ -35,13 +38,15 @@ class Database:
         self._name = parsed.render_as_string(hide_password=True)
         sqlite = parsed.get_backend_name() == "sqlite"
         if sqlite and parsed.database in (None, "", ":memory:"):
-            raise StorageError("a registry in memory would be another one in each thread.", hint="Name a file.")
+            raise StorageError("a database in memory would be another one in each thread.", hint="Name a file.")
         self._engine = create_engine(parsed)
         self._writer = self._engine
         if sqlite:
             event.listen(self._engine, "connect", _prepare_sqlite)
             event.listen(self._engine, "begin", _begin_sqlite)
             self._writer = self._engine.execution_options(sqlite_begin="IMMEDIATE")
+        from fedloop_server.registry.tables import FORMAT, FormatRow
+
         with self.writing() as session:
             Base.metadata.create_all(session.connection())
             found = session.scalars(select(FormatRow.number)).all()
@@ -49,7 +54,7 @@ class Database:
                 session.add(FormatRow(number=FORMAT))
             elif list(found) != [FORMAT]:
                 raise StorageError(
-                    f"registry {self._name} has format {found[0]}; this release reads {FORMAT}.",
+                    f"database {self._name} has format {found[0]}; this release reads {FORMAT}.",
                     hint="Use the release of fedloop that wrote it.",
                 )
 
@@ -85,7 +90,7 @@ class Database:
                 yield session
         except SQLAlchemyError as error:
             raise StorageError(
-                f"registry {self._name} failed: {str(error).splitlines()[0]}.",
+                f"database {self._name} failed: {str(error).splitlines()[0]}.",
                 hint="Look at the disk, or restore the database from a backup.",
             ) from error
 

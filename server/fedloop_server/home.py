@@ -10,10 +10,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from fedloop_core.audit import AuditLog
 from fedloop_core.durable import write_bytes
 from fedloop_core.errors import RunError
 from fedloop_core.keys import SigningKey
 from fedloop_server.blobs import BlobStore
+from fedloop_server.database import Database
 from fedloop_server.registry import Registry
 from fedloop_server.runs.journal import RunJournal
 from fedloop_server.runs.model import model_of
@@ -38,10 +40,18 @@ class CoordinatorHome:
         """Content-addressed files."""
         return BlobStore((self.folder / "blobs").resolve().as_uri())
 
+    def database(self) -> Database:
+        """All tables of the coordinator; the caller closes it."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        return Database(f"sqlite:///{(self.folder / 'coordinator.db').resolve()}")
+
+    def audit(self) -> AuditLog:
+        """Who did what at this coordinator."""
+        return AuditLog(self.folder / "audit.jsonl")
+
     def registry(self) -> Registry:
         """Versions, artifacts, gates and stages."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        return Registry(f"sqlite:///{(self.folder / 'registry.db').resolve()}", self.blobs(), lambda: int(time.time()))
+        return Registry(self.database(), self.blobs(), lambda: int(time.time()))
 
     def run_folder(self, run_id: str) -> Path:
         """Plan, journal and checkpoints of a run."""

@@ -19,6 +19,7 @@ from fedloop_core.errors import ArtifactRefused, RegistryError, StorageError
 from fedloop_core.schema import ClassLabel, NumericFeature
 from fedloop_core.task.document import LogisticModel, Privacy, Task
 from fedloop_server.blobs import BlobStore
+from fedloop_server.database import Database
 from fedloop_server.registry import Registry, RunState, Stage, StageChange, Verdict, VersionMetric, live_version
 from fedloop_server.release import PublishedArtifact
 
@@ -111,7 +112,7 @@ def metric(**other: Any) -> VersionMetric:
 def shelf(tmp_path: Path) -> Iterator[Shelf]:
     url = f"sqlite:///{tmp_path}/registry.db"
     blobs = BlobStore(f"file://{tmp_path}/blobs")
-    registry = Registry(url, blobs, Clock())
+    registry = Registry(Database(url), blobs, Clock())
     registry.register_task(TASK)
     yield Shelf(registry, blobs, url)
     registry.close()
@@ -124,7 +125,7 @@ def test_a_version_is_given_back_whole_also_by_another_registry(shelf: Shelf) ->
     record = registry.add_artifact("heart", 1, artifact(1))
     registry.add_metrics("heart", 1, [metric(artifact="onnx-int8"), metric(scope="va")])
     gate = registry.add_gate_result("heart", 1, "quality", Verdict.UNDECIDABLE, "0.70 to 0.90")
-    other = Registry(shelf.url, shelf.blobs, Clock())
+    other = Registry(Database(shelf.url), shelf.blobs, Clock())
     version = other.version("heart", 1)
     assert version == dataclasses.replace(
         made,
@@ -272,7 +273,7 @@ def test_no_order_of_promotions_makes_two_live_versions(
     steps: list[tuple[int, Stage]], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     folder = tmp_path_factory.mktemp("registry")
-    registry = Registry(f"sqlite:///{folder}/r.db", BlobStore(f"file://{folder}/b"), Clock())
+    registry = Registry(Database(f"sqlite:///{folder}/r.db"), BlobStore(f"file://{folder}/b"), Clock())
     registry.register_task(TASK)
     made = Shelf(registry, BlobStore(f"file://{folder}/b"), "")
     for run in ("a", "b", "c"):
@@ -321,8 +322,8 @@ def test_the_database_itself_holds_the_rules(shelf: Shelf, tmp_path: Path) -> No
 
 @pytest.mark.parametrize("url", ["sqlite://", "sqlite:///:memory:", "sqlite:////nowhere/at/all/r.db"])
 def test_a_database_that_cannot_be_used_is_a_sentence(url: str, tmp_path: Path) -> None:
-    with pytest.raises(StorageError, match="registry"):
-        Registry(url, BlobStore(f"file://{tmp_path}"), Clock())
+    with pytest.raises(StorageError, match="database"):
+        Registry(Database(url), BlobStore(f"file://{tmp_path}"), Clock())
 
 
 def test_a_database_of_another_format_or_no_database_is_refused(shelf: Shelf, tmp_path: Path) -> None:
@@ -331,10 +332,10 @@ def test_a_database_of_another_format_or_no_database_is_refused(shelf: Shelf, tm
     connection.commit()
     connection.close()
     with pytest.raises(StorageError, match="has format 2"):
-        Registry(shelf.url, shelf.blobs, Clock())
+        Registry(Database(shelf.url), shelf.blobs, Clock())
     (tmp_path / "junk.db").write_bytes(b"no database at all" * 100)
     with pytest.raises(StorageError, match="not a database"):
-        Registry(f"sqlite:///{tmp_path}/junk.db", shelf.blobs, Clock())
+        Registry(Database(f"sqlite:///{tmp_path}/junk.db"), shelf.blobs, Clock())
 
 
 def test_live_version_of_an_empty_history() -> None:

@@ -12,8 +12,8 @@ from fedloop_core.artifact import FileReference, Lineage, PrivacyStatement
 from fedloop_core.errors import RegistryError
 from fedloop_core.task.document import Task
 from fedloop_server.blobs import BlobStore
+from fedloop_server.database import Database
 from fedloop_server.registry import mapping
-from fedloop_server.registry.database import Database
 from fedloop_server.registry.records import (
     ArtifactRecord,
     GateResult,
@@ -40,13 +40,13 @@ class Registry:
     since 1970.
     """
 
-    def __init__(self, database_url: str, blobs: BlobStore, clock: Callable[[], int]) -> None:
-        self._database = Database(database_url)
+    def __init__(self, database: Database, blobs: BlobStore, clock: Callable[[], int]) -> None:
+        self._database = database
         self._blobs = blobs
         self._clock = clock
 
     def close(self) -> None:
-        """Closes the database."""
+        """Closes the database that it was given."""
         self._database.close()
 
     # Tasks and runs.

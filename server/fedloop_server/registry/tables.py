@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from sqlalchemy import ForeignKey, ForeignKeyConstraint, Index, LargeBinary, text
-from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
+from sqlalchemy.orm import Mapped, mapped_column, relationship
+
+from fedloop_server.database import Base
 
 __all__ = [
     "FORMAT",
     "ArtifactRow",
-    "Base",
     "FormatRow",
     "GateRow",
     "MetricRow",
@@ -20,10 +21,6 @@ __all__ = [
 
 FORMAT = 1
 """Format of these tables; a database of another format is refused, not guessed at."""
-
-
-class Base(DeclarativeBase):
-    """The declarative base."""
 
 
 class FormatRow(Base):
