@@ -26,7 +26,7 @@ import rich.markup
 import typer
 from typer.core import TyperGroup
 
-from fedloop_core.errors import FedloopError, TaskInvalid, UsageError
+from fedloop_core.errors import FedloopError, SettingsInvalid, TaskInvalid, UsageError
 
 __all__ = ["BUG", "INTERRUPTED", "main", "root"]
 
@@ -177,7 +177,7 @@ def _misused(error: click.ClickException) -> UsageError:
 
 
 def _tell(error: FedloopError, arguments: Sequence[str]) -> int:
-    problems = error.problems if isinstance(error, TaskInvalid) else ()
+    problems = error.problems if isinstance(error, TaskInvalid | SettingsInvalid) else ()
     if "--json" in arguments:
         told = {"code": error.code, "message": error.message, "hint": error.hint, "fields": dict(error.fields)}
         print(json.dumps({"error": told | ({"problems": problems} if problems else {})}))

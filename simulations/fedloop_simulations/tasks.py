@@ -11,7 +11,7 @@ from fedloop_core.errors import PrivacyParameterInvalid, TaskUnreadable, UsageEr
 from fedloop_core.task import Task
 from fedloop_core.task.presets import load_preset, preset_names
 from fedloop_core.task.reader import read_task
-from fedloop_core.task.words import mistakes_of
+from fedloop_core.toml.words import mistakes_of
 
 __all__ = ["chosen_task"]
 

@@ -9,8 +9,9 @@ import pytest
 
 from fedloop_core.errors import TaskInvalid, TaskUnreadable
 from fedloop_core.task.document import Task
-from fedloop_core.task.reader import MAXIMUM_BYTES, parse_task, read_task
-from fedloop_core.task.words import PATTERNS
+from fedloop_core.task.reader import parse_task, read_task
+from fedloop_core.toml.reader import MAXIMUM_BYTES
+from fedloop_core.toml.words import PATTERNS
 
 GOOD = """\
 format = 1
@@ -334,4 +335,4 @@ def test_every_pattern_of_the_document_has_words() -> None:
             return own.union(*(patterns(value) for value in node.values()))
         return set().union(*(patterns(value) for value in node)) if isinstance(node, list) else set()
 
-    assert patterns(Task.model_json_schema()) == set(PATTERNS)
+    assert patterns(Task.model_json_schema()) <= set(PATTERNS)

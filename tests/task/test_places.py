@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from fedloop_core.errors import TaskInvalid
 from fedloop_core.strict import Place
-from fedloop_core.task.places import Position, find_positions, position_of
 from fedloop_core.task.reader import parse_task
+from fedloop_core.toml.places import Position, find_positions, position_of
 
 WRITINGS = {
     "bare key": ("top = 1", ("top",), Position(1, 1)),

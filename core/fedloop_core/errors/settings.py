@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedloop_core.errors.root import FedloopError
+from fedloop_core.errors.root import FedloopError, Field
 
 __all__ = ["AlreadySetUp", "NotSetUp", "SettingsError", "SettingsInvalid"]
 
@@ -15,9 +15,16 @@ class SettingsError(FedloopError):
 
 
 class SettingsInvalid(SettingsError):
-    """A settings file that cannot be read or holds something else than it should; names file, line and key."""
+    """A settings file that cannot be read or holds something else than it should; names file, line and key.
+
+    ``problems`` lists each mistake with its line.
+    """
 
     code = "FL-SET-001"
+
+    def __init__(self, message: str, *, problems: tuple[str, ...] = (), hint: str = "", **fields: Field) -> None:
+        super().__init__(message, hint=hint, **fields)
+        self.problems = problems
 
 
 class AlreadySetUp(SettingsError):

@@ -1,4 +1,4 @@
-"""What pydantic says about a task document, in the words of its reader."""
+"""What pydantic says about a document, in the words of its reader."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ _TAGS = ("kind", "algorithm")
 PATTERNS: Mapping[str, str] = {
     r"^[A-Za-z][A-Za-z0-9_\-]*$": "must begin with a letter and hold letters, digits, '_' and '-' only",
     r"^[a-z][a-z0-9\-]{0,62}$": "must begin with a small letter and hold up to 63 small letters, digits and '-'",
+    r"^[a-z0-9][a-z0-9\-]{0,62}$": "must hold up to 63 small letters, digits and '-', and no '-' first",
     r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$": "must be written as module:factory",
 }
-"""Each pattern of the document in words."""
+"""Each pattern of our documents in words."""
 
 
 @dataclass(frozen=True)
