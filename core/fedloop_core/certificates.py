@@ -1,7 +1,7 @@
-"""Certificates of the edge protocol: a small authority for each hub, its server certificate, and one for each device.
+"""Certificates: a small authority for each hub, its server certificate, and one for each device or site.
 
 Keys are elliptic-curve keys on P-256; certificates follow RFC 5280. A device is named by its key: ``device_id`` is the hex
-SHA-256 of the DER SubjectPublicKeyInfo, so that a renewed certificate names the same device. TLS compares validity with
+SHA-256 of the DER SubjectPublicKeyInfo, so that a renewed certificate names the same device. A site is named by its subject. TLS compares validity with
 the machine's own clock: give these functions real Unix time.
 """
 
@@ -32,12 +32,15 @@ __all__ = [
     "DAY_SECONDS",
     "CertificateAuthority",
     "certificate_expiry",
+    "certificate_fingerprint",
     "certificate_request",
     "certificate_validity",
     "device_id_of_certificate",
+    "is_issued_by",
     "key_id",
     "key_to_pem",
     "load_or_create_key",
+    "request_key_id",
 ]
 
 MAXIMUM_REQUEST_BYTES = 8192
@@ -105,6 +108,37 @@ def certificate_expiry(pem: bytes) -> int:
         CertificateRefused: not a certificate.
     """
     return certificate_validity(pem)[1]
+
+
+def certificate_fingerprint(pem: bytes) -> str:
+    """Hex SHA-256 of a certificate's DER; of the first one when there are several.
+
+    Raises:
+        CertificateRefused: not a certificate.
+    """
+    return _load_certificate(pem).fingerprint(hashes.SHA256()).hex()
+
+
+def request_key_id(request: bytes) -> str:
+    """``key_id`` of the key of a PKCS#10 request (PEM), checked as ``issue_client`` checks it.
+
+    Raises:
+        EnrollmentRefused: the request is not well-formed.
+    """
+    return key_id(_key_of_request(request))
+
+
+def is_issued_by(pem: bytes, authority: bytes) -> bool:
+    """Whether the first certificate in ``pem`` is signed by the authority's (PEM) key; times are not looked at.
+
+    Raises:
+        CertificateRefused: not certificates.
+    """
+    try:
+        _load_certificate(pem).verify_directly_issued_by(_load_certificate(authority))
+    except (ValueError, TypeError, InvalidSignature):
+        return False
+    return True
 
 
 def certificate_request(key: ec.EllipticCurvePrivateKey) -> bytes:
@@ -184,9 +218,21 @@ class CertificateAuthority:
         """
         key = _key_of_request(request)
         device_id = key_id(key)
-        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, device_id)])
+        return device_id, self._client(key, device_id, now_unix, days)
+
+    def issue_site(self, request: bytes, site: str, *, now_unix: int, days: int = 90) -> bytes:
+        """Turns a request into the client certificate (PEM) of a named site; of the request only the key is taken.
+
+        Raises:
+            EnrollmentRefused: as for ``issue_client``.
+            CertificateRefused: the authority has expired.
+        """
+        return self._client(_key_of_request(request), site, now_unix, days)
+
+    def _client(self, key: ec.EllipticCurvePublicKey, name: str, now_unix: int, days: int) -> bytes:
+        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         builder = self._leaf(subject, key, now_unix, days, ExtendedKeyUsageOID.CLIENT_AUTH)
-        return device_id, builder.sign(self._key, hashes.SHA256()).public_bytes(Encoding.PEM)
+        return builder.sign(self._key, hashes.SHA256()).public_bytes(Encoding.PEM)
 
     def _leaf(
         self,

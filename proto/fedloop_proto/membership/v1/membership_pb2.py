@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n,fedloop_proto/membership/v1/membership.proto\x12\x15\x66\x65\x64loop.membership.v1\"\xc2\x01\n\x0bJoinRequest\x12\x14\n\x0ctoken_secret\x18\x01 \x01(\t\x12\x1b\n\x13\x63\x65rtificate_request\x18\x02 \x01(\x0c\x12\x19\n\x11\x63\x65rtificate_chain\x18\x03 \x01(\x0c\x12\x10\n\x08node_key\x18\x04 \x01(\x0c\x12\x13\n\x0bsigning_key\x18\x05 \x01(\x0c\x12\x12\n\npossession\x18\x06 \x01(\x0c\x12\x10\n\x08protocol\x18\x07 \x01(\r\x12\x18\n\x10software_version\x18\x08 \x01(\t\"\xb9\x01\n\x0cJoinResponse\x12\x0c\n\x04site\x18\x01 \x01(\t\x12\x13\n\x0b\x63\x65rtificate\x18\x02 \x01(\x0c\x12\x1d\n\x15\x63\x65rtificate_authority\x18\x03 \x01(\x0c\x12\x17\n\x0f\x63oordinator_key\x18\x04 \x01(\x0c\x12\x15\n\rfleet_address\x18\x05 \x01(\t\x12\x13\n\x0bhub_address\x18\x06 \x01(\t\x12\x10\n\x08protocol\x18\x07 \x01(\r\x12\x10\n\x08now_unix\x18\x08 \x01(\x03\"a\n\x0cRenewRequest\x12\x0c\n\x04site\x18\x01 \x01(\t\x12\x1b\n\x13\x63\x65rtificate_request\x18\x02 \x01(\x0c\x12\x13\n\x0bsigned_unix\x18\x03 \x01(\x03\x12\x11\n\tsignature\x18\x04 \x01(\x0c\"U\n\rRenewResponse\x12\x13\n\x0b\x63\x65rtificate\x18\x01 \x01(\x0c\x12\x1d\n\x15\x63\x65rtificate_authority\x18\x02 \x01(\x0c\x12\x10\n\x08now_unix\x18\x03 \x01(\x03\"\x94\x01\n\x07Refusal\x12\x0c\n\x04\x63ode\x18\x01 \x01(\t\x12:\n\x06\x66ields\x18\x02 \x03(\x0b\x32*.fedloop.membership.v1.Refusal.FieldsEntry\x12\x10\n\x08sentence\x18\x03 \x01(\t\x1a-\n\x0b\x46ieldsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"P\n\x0cWatchRequest\x12\x14\n\x0c\x61\x63knowledged\x18\x01 \x01(\x04\x12\x10\n\x08protocol\x18\x02 \x01(\r\x12\x18\n\x10software_version\x18\x03 \x01(\t\"N\n\x06Notice\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12\x10\n\x08\x65nvelope\x18\x02 \x01(\x0c\x12\x10\n\x08protocol\x18\x03 \x01(\r\x12\x10\n\x08now_unix\x18\x04 \x01(\x03\"\xef\x01\n\nSiteReport\x12\x10\n\x08now_unix\x18\x01 \x01(\x03\x12\x35\n\x08\x61\x63tivity\x18\x02 \x01(\x0e\x32#.fedloop.membership.v1.SiteActivity\x12\x0e\n\x06run_id\x18\x03 \x01(\t\x12\r\n\x05round\x18\x04 \x01(\r\x12\x0c\n\x04step\x18\x05 \x01(\r\x12\r\n\x05steps\x18\x06 \x01(\r\x12\x0c\n\x04\x63ode\x18\x07 \x01(\t\x12\x18\n\x10software_version\x18\x08 \x01(\t\x12\x10\n\x08protocol\x18\t \x01(\r\x12\x0f\n\x07leaving\x18\n \x01(\x08\x12\x11\n\tsignature\x18\x0b \x01(\x0c\"U\n\x0eReportReceived\x12\x10\n\x08now_unix\x18\x01 \x01(\x03\x12\x10\n\x08protocol\x18\x02 \x01(\r\x12\x1f\n\x17\x63\x65rtificate_renewal_due\x18\x03 \x01(\x08*\xb4\x01\n\x0cSiteActivity\x12\x1d\n\x19SITE_ACTIVITY_UNSPECIFIED\x10\x00\x12\x16\n\x12SITE_ACTIVITY_IDLE\x10\x01\x12\x1a\n\x16SITE_ACTIVITY_TRAINING\x10\x02\x12\x1c\n\x18SITE_ACTIVITY_EVALUATING\x10\x03\x12\x18\n\x14SITE_ACTIVITY_PAUSED\x10\x04\x12\x19\n\x15SITE_ACTIVITY_STOPPED\x10\x05\x32\xac\x01\n\x07SiteHub\x12M\n\x05Watch\x12#.fedloop.membership.v1.WatchRequest\x1a\x1d.fedloop.membership.v1.Notice0\x01\x12R\n\x06Report\x12!.fedloop.membership.v1.SiteReport\x1a%.fedloop.membership.v1.ReportReceivedb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n,fedloop_proto/membership/v1/membership.proto\x12\x15\x66\x65\x64loop.membership.v1\"j\n\x10JoinTokenContent\x12\x0c\n\x04site\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x0e\n\x06secret\x18\x03 \x01(\t\x12\x11\n\tauthority\x18\x04 \x01(\x0c\x12\x14\n\x0c\x65xpires_unix\x18\x05 \x01(\x03\"\xd0\x01\n\x0bJoinRequest\x12\x14\n\x0ctoken_secret\x18\x01 \x01(\t\x12\x1b\n\x13\x63\x65rtificate_request\x18\x02 \x01(\x0c\x12\x19\n\x11\x63\x65rtificate_chain\x18\x03 \x01(\x0c\x12\x10\n\x08node_key\x18\x04 \x01(\x0c\x12\x13\n\x0bsigning_key\x18\x05 \x01(\x0c\x12\x12\n\npossession\x18\x06 \x01(\x0c\x12\x10\n\x08protocol\x18\x07 \x01(\r\x12\x18\n\x10software_version\x18\x08 \x01(\t\x12\x0c\n\x04site\x18\t \x01(\t\"\xb9\x01\n\x0cJoinResponse\x12\x0c\n\x04site\x18\x01 \x01(\t\x12\x13\n\x0b\x63\x65rtificate\x18\x02 \x01(\x0c\x12\x1d\n\x15\x63\x65rtificate_authority\x18\x03 \x01(\x0c\x12\x17\n\x0f\x63oordinator_key\x18\x04 \x01(\x0c\x12\x15\n\rfleet_address\x18\x05 \x01(\t\x12\x13\n\x0bhub_address\x18\x06 \x01(\t\x12\x10\n\x08protocol\x18\x07 \x01(\r\x12\x10\n\x08now_unix\x18\x08 \x01(\x03\"|\n\x0cRenewRequest\x12\x0c\n\x04site\x18\x01 \x01(\t\x12\x1b\n\x13\x63\x65rtificate_request\x18\x02 \x01(\x0c\x12\x13\n\x0bsigned_unix\x18\x03 \x01(\x03\x12\x11\n\tsignature\x18\x04 \x01(\x0c\x12\x19\n\x11\x63\x65rtificate_chain\x18\x05 \x01(\x0c\"U\n\rRenewResponse\x12\x13\n\x0b\x63\x65rtificate\x18\x01 \x01(\x0c\x12\x1d\n\x15\x63\x65rtificate_authority\x18\x02 \x01(\x0c\x12\x10\n\x08now_unix\x18\x03 \x01(\x03\"\x94\x01\n\x07Refusal\x12\x0c\n\x04\x63ode\x18\x01 \x01(\t\x12:\n\x06\x66ields\x18\x02 \x03(\x0b\x32*.fedloop.membership.v1.Refusal.FieldsEntry\x12\x10\n\x08sentence\x18\x03 \x01(\t\x1a-\n\x0b\x46ieldsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"P\n\x0cWatchRequest\x12\x14\n\x0c\x61\x63knowledged\x18\x01 \x01(\x04\x12\x10\n\x08protocol\x18\x02 \x01(\r\x12\x18\n\x10software_version\x18\x03 \x01(\t\"N\n\x06Notice\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12\x10\n\x08\x65nvelope\x18\x02 \x01(\x0c\x12\x10\n\x08protocol\x18\x03 \x01(\r\x12\x10\n\x08now_unix\x18\x04 \x01(\x03\"\x85\x02\n\nSiteReport\x12\x10\n\x08now_unix\x18\x01 \x01(\x03\x12\x35\n\x08\x61\x63tivity\x18\x02 \x01(\x0e\x32#.fedloop.membership.v1.SiteActivity\x12\x0e\n\x06run_id\x18\x03 \x01(\t\x12\r\n\x05round\x18\x04 \x01(\r\x12\x0c\n\x04step\x18\x05 \x01(\r\x12\r\n\x05steps\x18\x06 \x01(\r\x12\x0c\n\x04\x63ode\x18\x07 \x01(\t\x12\x18\n\x10software_version\x18\x08 \x01(\t\x12\x10\n\x08protocol\x18\t \x01(\r\x12\x0f\n\x07leaving\x18\n \x01(\x08\x12\x11\n\tsignature\x18\x0b \x01(\x0c\x12\x14\n\x0c\x61\x63knowledged\x18\x0c \x01(\x04\"U\n\x0eReportReceived\x12\x10\n\x08now_unix\x18\x01 \x01(\x03\x12\x10\n\x08protocol\x18\x02 \x01(\r\x12\x1f\n\x17\x63\x65rtificate_renewal_due\x18\x03 \x01(\x08*\xb4\x01\n\x0cSiteActivity\x12\x1d\n\x19SITE_ACTIVITY_UNSPECIFIED\x10\x00\x12\x16\n\x12SITE_ACTIVITY_IDLE\x10\x01\x12\x1a\n\x16SITE_ACTIVITY_TRAINING\x10\x02\x12\x1c\n\x18SITE_ACTIVITY_EVALUATING\x10\x03\x12\x18\n\x14SITE_ACTIVITY_PAUSED\x10\x04\x12\x19\n\x15SITE_ACTIVITY_STOPPED\x10\x05\x32\xac\x01\n\x07SiteHub\x12M\n\x05Watch\x12#.fedloop.membership.v1.WatchRequest\x1a\x1d.fedloop.membership.v1.Notice0\x01\x12R\n\x06Report\x12!.fedloop.membership.v1.SiteReport\x1a%.fedloop.membership.v1.ReportReceivedb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,28 +33,30 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_REFUSAL_FIELDSENTRY']._loaded_options = None
   _globals['_REFUSAL_FIELDSENTRY']._serialized_options = b'8\001'
-  _globals['_SITEACTIVITY']._serialized_start=1285
-  _globals['_SITEACTIVITY']._serialized_end=1465
-  _globals['_JOINREQUEST']._serialized_start=72
-  _globals['_JOINREQUEST']._serialized_end=266
-  _globals['_JOINRESPONSE']._serialized_start=269
-  _globals['_JOINRESPONSE']._serialized_end=454
-  _globals['_RENEWREQUEST']._serialized_start=456
-  _globals['_RENEWREQUEST']._serialized_end=553
-  _globals['_RENEWRESPONSE']._serialized_start=555
-  _globals['_RENEWRESPONSE']._serialized_end=640
-  _globals['_REFUSAL']._serialized_start=643
-  _globals['_REFUSAL']._serialized_end=791
-  _globals['_REFUSAL_FIELDSENTRY']._serialized_start=746
-  _globals['_REFUSAL_FIELDSENTRY']._serialized_end=791
-  _globals['_WATCHREQUEST']._serialized_start=793
-  _globals['_WATCHREQUEST']._serialized_end=873
-  _globals['_NOTICE']._serialized_start=875
-  _globals['_NOTICE']._serialized_end=953
-  _globals['_SITEREPORT']._serialized_start=956
-  _globals['_SITEREPORT']._serialized_end=1195
-  _globals['_REPORTRECEIVED']._serialized_start=1197
-  _globals['_REPORTRECEIVED']._serialized_end=1282
-  _globals['_SITEHUB']._serialized_start=1468
-  _globals['_SITEHUB']._serialized_end=1640
+  _globals['_SITEACTIVITY']._serialized_start=1456
+  _globals['_SITEACTIVITY']._serialized_end=1636
+  _globals['_JOINTOKENCONTENT']._serialized_start=71
+  _globals['_JOINTOKENCONTENT']._serialized_end=177
+  _globals['_JOINREQUEST']._serialized_start=180
+  _globals['_JOINREQUEST']._serialized_end=388
+  _globals['_JOINRESPONSE']._serialized_start=391
+  _globals['_JOINRESPONSE']._serialized_end=576
+  _globals['_RENEWREQUEST']._serialized_start=578
+  _globals['_RENEWREQUEST']._serialized_end=702
+  _globals['_RENEWRESPONSE']._serialized_start=704
+  _globals['_RENEWRESPONSE']._serialized_end=789
+  _globals['_REFUSAL']._serialized_start=792
+  _globals['_REFUSAL']._serialized_end=940
+  _globals['_REFUSAL_FIELDSENTRY']._serialized_start=895
+  _globals['_REFUSAL_FIELDSENTRY']._serialized_end=940
+  _globals['_WATCHREQUEST']._serialized_start=942
+  _globals['_WATCHREQUEST']._serialized_end=1022
+  _globals['_NOTICE']._serialized_start=1024
+  _globals['_NOTICE']._serialized_end=1102
+  _globals['_SITEREPORT']._serialized_start=1105
+  _globals['_SITEREPORT']._serialized_end=1366
+  _globals['_REPORTRECEIVED']._serialized_start=1368
+  _globals['_REPORTRECEIVED']._serialized_end=1453
+  _globals['_SITEHUB']._serialized_start=1639
+  _globals['_SITEHUB']._serialized_end=1811
 # @@protoc_insertion_point(module_scope)

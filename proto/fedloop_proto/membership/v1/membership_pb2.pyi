@@ -22,8 +22,22 @@ SITE_ACTIVITY_EVALUATING: SiteActivity
 SITE_ACTIVITY_PAUSED: SiteActivity
 SITE_ACTIVITY_STOPPED: SiteActivity
 
+class JoinTokenContent(_message.Message):
+    __slots__ = ("site", "address", "secret", "authority", "expires_unix")
+    SITE_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    SECRET_FIELD_NUMBER: _ClassVar[int]
+    AUTHORITY_FIELD_NUMBER: _ClassVar[int]
+    EXPIRES_UNIX_FIELD_NUMBER: _ClassVar[int]
+    site: str
+    address: str
+    secret: str
+    authority: bytes
+    expires_unix: int
+    def __init__(self, site: _Optional[str] = ..., address: _Optional[str] = ..., secret: _Optional[str] = ..., authority: _Optional[bytes] = ..., expires_unix: _Optional[int] = ...) -> None: ...
+
 class JoinRequest(_message.Message):
-    __slots__ = ("token_secret", "certificate_request", "certificate_chain", "node_key", "signing_key", "possession", "protocol", "software_version")
+    __slots__ = ("token_secret", "certificate_request", "certificate_chain", "node_key", "signing_key", "possession", "protocol", "software_version", "site")
     TOKEN_SECRET_FIELD_NUMBER: _ClassVar[int]
     CERTIFICATE_REQUEST_FIELD_NUMBER: _ClassVar[int]
     CERTIFICATE_CHAIN_FIELD_NUMBER: _ClassVar[int]
@@ -32,6 +46,7 @@ class JoinRequest(_message.Message):
     POSSESSION_FIELD_NUMBER: _ClassVar[int]
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     SOFTWARE_VERSION_FIELD_NUMBER: _ClassVar[int]
+    SITE_FIELD_NUMBER: _ClassVar[int]
     token_secret: str
     certificate_request: bytes
     certificate_chain: bytes
@@ -40,7 +55,8 @@ class JoinRequest(_message.Message):
     possession: bytes
     protocol: int
     software_version: str
-    def __init__(self, token_secret: _Optional[str] = ..., certificate_request: _Optional[bytes] = ..., certificate_chain: _Optional[bytes] = ..., node_key: _Optional[bytes] = ..., signing_key: _Optional[bytes] = ..., possession: _Optional[bytes] = ..., protocol: _Optional[int] = ..., software_version: _Optional[str] = ...) -> None: ...
+    site: str
+    def __init__(self, token_secret: _Optional[str] = ..., certificate_request: _Optional[bytes] = ..., certificate_chain: _Optional[bytes] = ..., node_key: _Optional[bytes] = ..., signing_key: _Optional[bytes] = ..., possession: _Optional[bytes] = ..., protocol: _Optional[int] = ..., software_version: _Optional[str] = ..., site: _Optional[str] = ...) -> None: ...
 
 class JoinResponse(_message.Message):
     __slots__ = ("site", "certificate", "certificate_authority", "coordinator_key", "fleet_address", "hub_address", "protocol", "now_unix")
@@ -63,16 +79,18 @@ class JoinResponse(_message.Message):
     def __init__(self, site: _Optional[str] = ..., certificate: _Optional[bytes] = ..., certificate_authority: _Optional[bytes] = ..., coordinator_key: _Optional[bytes] = ..., fleet_address: _Optional[str] = ..., hub_address: _Optional[str] = ..., protocol: _Optional[int] = ..., now_unix: _Optional[int] = ...) -> None: ...
 
 class RenewRequest(_message.Message):
-    __slots__ = ("site", "certificate_request", "signed_unix", "signature")
+    __slots__ = ("site", "certificate_request", "signed_unix", "signature", "certificate_chain")
     SITE_FIELD_NUMBER: _ClassVar[int]
     CERTIFICATE_REQUEST_FIELD_NUMBER: _ClassVar[int]
     SIGNED_UNIX_FIELD_NUMBER: _ClassVar[int]
     SIGNATURE_FIELD_NUMBER: _ClassVar[int]
+    CERTIFICATE_CHAIN_FIELD_NUMBER: _ClassVar[int]
     site: str
     certificate_request: bytes
     signed_unix: int
     signature: bytes
-    def __init__(self, site: _Optional[str] = ..., certificate_request: _Optional[bytes] = ..., signed_unix: _Optional[int] = ..., signature: _Optional[bytes] = ...) -> None: ...
+    certificate_chain: bytes
+    def __init__(self, site: _Optional[str] = ..., certificate_request: _Optional[bytes] = ..., signed_unix: _Optional[int] = ..., signature: _Optional[bytes] = ..., certificate_chain: _Optional[bytes] = ...) -> None: ...
 
 class RenewResponse(_message.Message):
     __slots__ = ("certificate", "certificate_authority", "now_unix")
@@ -124,7 +142,7 @@ class Notice(_message.Message):
     def __init__(self, number: _Optional[int] = ..., envelope: _Optional[bytes] = ..., protocol: _Optional[int] = ..., now_unix: _Optional[int] = ...) -> None: ...
 
 class SiteReport(_message.Message):
-    __slots__ = ("now_unix", "activity", "run_id", "round", "step", "steps", "code", "software_version", "protocol", "leaving", "signature")
+    __slots__ = ("now_unix", "activity", "run_id", "round", "step", "steps", "code", "software_version", "protocol", "leaving", "signature", "acknowledged")
     NOW_UNIX_FIELD_NUMBER: _ClassVar[int]
     ACTIVITY_FIELD_NUMBER: _ClassVar[int]
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
@@ -136,6 +154,7 @@ class SiteReport(_message.Message):
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     LEAVING_FIELD_NUMBER: _ClassVar[int]
     SIGNATURE_FIELD_NUMBER: _ClassVar[int]
+    ACKNOWLEDGED_FIELD_NUMBER: _ClassVar[int]
     now_unix: int
     activity: SiteActivity
     run_id: str
@@ -147,7 +166,8 @@ class SiteReport(_message.Message):
     protocol: int
     leaving: bool
     signature: bytes
-    def __init__(self, now_unix: _Optional[int] = ..., activity: _Optional[_Union[SiteActivity, str]] = ..., run_id: _Optional[str] = ..., round: _Optional[int] = ..., step: _Optional[int] = ..., steps: _Optional[int] = ..., code: _Optional[str] = ..., software_version: _Optional[str] = ..., protocol: _Optional[int] = ..., leaving: _Optional[bool] = ..., signature: _Optional[bytes] = ...) -> None: ...
+    acknowledged: int
+    def __init__(self, now_unix: _Optional[int] = ..., activity: _Optional[_Union[SiteActivity, str]] = ..., run_id: _Optional[str] = ..., round: _Optional[int] = ..., step: _Optional[int] = ..., steps: _Optional[int] = ..., code: _Optional[str] = ..., software_version: _Optional[str] = ..., protocol: _Optional[int] = ..., leaving: _Optional[bool] = ..., signature: _Optional[bytes] = ..., acknowledged: _Optional[int] = ...) -> None: ...
 
 class ReportReceived(_message.Message):
     __slots__ = ("now_unix", "protocol", "certificate_renewal_due")
