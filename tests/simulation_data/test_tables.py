@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fedloop_clients.data.table import read_table
 from fedloop_core.errors import ColumnMissing, ColumnValueInvalid, FedloopError, FileMissing, TooFewRows, UsageError
 from fedloop_core.task import Task
 from fedloop_core.task.reader import parse_task
 from fedloop_simulations.data import Shares, load_world
-from fedloop_simulations.data.tables import read_table
 
 TEXT = """\
 format = 1

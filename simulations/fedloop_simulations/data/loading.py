@@ -9,13 +9,13 @@ from pathlib import Path
 
 import numpy as np
 
+from fedloop_clients.data.table import Table, csv_files, read_table
 from fedloop_core.errors import FileMissing, TooFewRows, UsageError
 from fedloop_core.task import Task
 from fedloop_core.task.presets import load_preset
 from fedloop_simulations.data.bundled import BUNDLED, bundled_rows
 from fedloop_simulations.data.heart import HOSPITALS, fetch_heart, heart_folder, heart_world, is_heart_folder
 from fedloop_simulations.data.split import DEFAULT_SHARES, Shares, divide, units_in
-from fedloop_simulations.data.tables import Table, csv_files, read_table
 from fedloop_simulations.data.world import SiteRows, StreamRows, World, bounded
 
 __all__ = ["DEFAULT_SITES", "load_world"]

@@ -1,7 +1,8 @@
-"""Rows from CSV files: one file for each site, or one that is divided over the sites.
+"""Rows from a site's CSV file.
 
-A file is UTF-8 with commas and a header; columns are found by name and others are ignored. A row that does not fit the
-task's schema is skipped and told; a missing column ends the reading, since then no row fits.
+A file is UTF-8 with commas; columns are found by name, in its header or as the site's settings list them, and others are
+ignored. A row that does not fit the task's schema is skipped and told; a missing column ends the reading, since then no
+row fits.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import csv
 import io
 import math
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +22,8 @@ from fedloop_core.dataset import Dataset
 from fedloop_core.encoding import Cell, InputEncoder, Row
 from fedloop_core.errors import ColumnMissing, ColumnValueInvalid, FileMissing, LabelUnknown
 from fedloop_core.schema import (
+    CategoricalFeature,
+    ClassLabel,
     Feature,
     ImageFeature,
     Label,
@@ -30,9 +34,10 @@ from fedloop_core.schema import (
 )
 from fedloop_core.task import Task
 
-__all__ = ["Table", "csv_files", "read_table"]
+__all__ = ["Table", "csv_files", "read_cells", "read_table"]
 
 _MISSING_NUMBERS = frozenset({"", "?", "na", "n/a", "nan", "null", "none"})
+_WHOLE = re.compile(r"(-?\d+)\.0*")  # 3.0 and 3. are the whole number 3
 
 
 @dataclass(frozen=True)
@@ -41,6 +46,14 @@ class Table:
 
     rows: Dataset
     skipped: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Writing:
+    """How a file writes what it holds: markers of missing values, and labels in place of the task's classes."""
+
+    missing: frozenset[str] | None
+    labels: Mapping[str, str]
 
 
 def csv_files(folder: Path) -> tuple[Path, ...]:
@@ -58,42 +71,62 @@ def csv_files(folder: Path) -> tuple[Path, ...]:
     return tuple(files)
 
 
-def read_table(path: Path, task: Task) -> Table:
-    """Reads one file.
+def read_table(
+    path: Path,
+    task: Task,
+    *,
+    columns: tuple[str, ...] | None = None,
+    missing: tuple[str, ...] | None = None,
+    labels: Mapping[str, str] | None = None,
+) -> Table:
+    """Reads one file. A whole number written 3.0 is the category or label 3, unless 3.0 is one itself.
+
+    Args:
+        path: the file.
+        task: says which columns are wanted and what fits.
+        columns: names of the file's columns when it has no header.
+        missing: cells that mean a missing value, in small letters; by default the usual markers in columns of numbers, and
+            an empty cell in all.
+        labels: the class that a text in the label's column means; a text that is a class already needs no entry.
 
     Raises:
         FileMissing: the file is not there, empty, not UTF-8 or not CSV.
-        ColumnMissing: the header lacks a column of the task.
-        ColumnValueInvalid: the header names a column twice.
+        ColumnMissing: the file lacks a column of the task.
+        ColumnValueInvalid: the file names a column twice.
     """
     schema = task.feature_schema
     encoder = InputEncoder(schema)
-    lines = _lines(path)
-    header = _header(path, next(lines, (1, []))[1], task)
+    writing = _Writing(None if missing is None else frozenset(missing), labels or {})
+    lines = read_cells(path)
+    header = _header(path, next(lines, (1, []))[1] if columns is None else list(columns), task)
     rows: list[Row] = []
-    labels: list[NDArray[np.generic]] = []
+    told: list[NDArray[np.generic]] = []
     units: list[str] = []
     skipped: list[str] = []
     for line, cells in lines:
         try:
             named = _named(header, cells)
-            row = {feature.name: _cell(feature, named[feature.name]) for feature in schema.features}
+            row = {feature.name: _cell(feature, named[feature.name], writing) for feature in schema.features}
             encoder.encode([row])
-            label = _label(schema.label, encoder, named)
+            label = _label(schema.label, encoder, named, writing)
             unit = _unit(task, named, line)
         except (ColumnValueInvalid, LabelUnknown) as error:
             why = error.message.removeprefix("row 1, ").removeprefix("row 1: ")
             skipped.append(f"{path.name}:{line}: {why}")
             continue
         rows.append(row)
-        labels.append(label)
+        told.append(label)
         units.append(unit)
-    kept = np.concatenate([_no_labels(schema.label, encoder), *labels])
+    kept = np.concatenate([_no_labels(schema.label, encoder), *told])
     return Table(Dataset(encoder.encode(rows), kept, tuple(units)), tuple(skipped))
 
 
-def _lines(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Line number and cells of each record that is not empty."""
+def read_cells(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """Line number and cells of each record that is not empty, blanks around cells taken away.
+
+    Raises:
+        FileMissing: the file is not there, not UTF-8 or not CSV.
+    """
     try:
         content = path.read_bytes()
         text = content.decode("utf-8-sig")
@@ -136,19 +169,42 @@ def _named(header: list[str], cells: list[str]) -> dict[str, str]:
     return dict(zip(header, cells, strict=True))
 
 
-def _cell(feature: Feature, cell: str) -> Cell:
+def _cell(feature: Feature, cell: str, writing: _Writing) -> Cell:
     match feature:
         case NumericFeature():
-            return None if cell.lower() in _MISSING_NUMBERS else cell
+            markers = _MISSING_NUMBERS if writing.missing is None else writing.missing
+            return None if cell.lower() in markers else cell
+        case CategoricalFeature():
+            return _category(feature, cell, writing)
         case ImageFeature() | SignalFeature():
             return cell.strip("[]").replace(",", " ").split()
-        case _:
-            return cell
 
 
-def _label(label: Label, encoder: InputEncoder, cells: Mapping[str, str]) -> NDArray[np.generic]:
-    if not isinstance(label, SurvivalLabel):
-        return encoder.encode_labels([cells[label.name]])
+def _category(feature: CategoricalFeature, cell: str, writing: _Writing) -> str | None:
+    """A value of the vocabulary is one, also when it looks like a marker of missing values elsewhere."""
+    text = cell if cell in feature.values else _whole(cell)
+    if text not in feature.values and writing.missing is not None and cell.lower() in writing.missing:
+        return None
+    return text
+
+
+def _whole(cell: str) -> str:
+    found = _WHOLE.fullmatch(cell)
+    return cell if found is None else found[1]
+
+
+def _label(label: Label, encoder: InputEncoder, cells: Mapping[str, str], writing: _Writing) -> NDArray[np.generic]:
+    if isinstance(label, SurvivalLabel):
+        return _survival(label, cells)
+    cell = cells[label.name]
+    if isinstance(label, ClassLabel):
+        known = {*writing.labels, *label.classes}
+        text = cell if cell in known else _whole(cell)
+        return encoder.encode_labels([writing.labels.get(text, text)])
+    return encoder.encode_labels([cell])
+
+
+def _survival(label: SurvivalLabel, cells: Mapping[str, str]) -> NDArray[np.generic]:
     try:
         time, event = float(cells[label.time]), float(cells[label.event])
     except ValueError:
