@@ -1,0 +1,1 @@
+"""Runs in a queue: submitted, scheduled, started as attempts at Flower, stopped and resumed."""
