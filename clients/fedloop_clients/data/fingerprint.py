@@ -7,7 +7,7 @@ import hmac
 
 from fedloop_core.dataset import Dataset
 
-__all__ = ["fingerprint"]
+__all__ = ["fingerprint", "row_digests"]
 
 
 def fingerprint(dataset: Dataset, secret: bytes) -> bytes:
@@ -15,11 +15,13 @@ def fingerprint(dataset: Dataset, secret: bytes) -> bytes:
 
     Without the secret, small data sets could be confirmed by guessing their rows.
     """
-    columns = [*dataset.inputs.values(), dataset.labels]
-    rows = sorted(
-        hashlib.sha256(b"".join(column[at].tobytes() for column in columns)).digest() for at in range(len(dataset))
-    )
     state = hmac.new(secret, digestmod=hashlib.sha256)
-    for row in rows:
+    for row in sorted(row_digests(dataset)):
         state.update(row)
     return state.digest()
+
+
+def row_digests(dataset: Dataset) -> list[bytes]:
+    """SHA-256 of what each row holds, inputs and label; its unit does not count."""
+    columns = [*dataset.inputs.values(), dataset.labels]
+    return [hashlib.sha256(b"".join(column[at].tobytes() for column in columns)).digest() for at in range(len(dataset))]

@@ -21,6 +21,8 @@ PATTERNS: Mapping[str, str] = {
     r"^[A-Za-z][A-Za-z0-9_\-]*$": "must begin with a letter and hold letters, digits, '_' and '-' only",
     r"^[a-z][a-z0-9\-]{0,62}$": "must begin with a small letter and hold up to 63 small letters, digits and '-'",
     r"^[a-z0-9][a-z0-9\-]{0,62}$": "must hold up to 63 small letters, digits and '-', and no '-' first",
+    r"^[a-z][a-z0-9\-]{0,62}(@[0-9a-f]{64})?$": "must be a task's name, or its name, '@' and the digest of its document",
+    r"^([01][0-9]|2[0-3]):[0-5][0-9]$": "must be a time of day between 00:00 and 23:59",
     r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$": "must be written as module:factory",
 }
 """Each pattern of our documents in words."""
@@ -214,6 +216,7 @@ _WORDS: Mapping[str, Callable[[ErrorDetails], str]] = {
     "dict_type": _not("a table"),
     "literal_error": _literal,
     "string_pattern_mismatch": _pattern,
+    "string_too_short": lambda error: f"must have at least {error['ctx']['min_length']} characters",
     "string_too_long": lambda error: f"may have at most {error['ctx']['max_length']} characters",
     "too_short": lambda error: f"needs at least {error['ctx']['min_length']} values",
     "too_long": lambda error: f"may have at most {error['ctx']['max_length']} values",

@@ -1,0 +1,162 @@
+"""site.toml: what a site's people decide about it. Read strictly; nothing that comes over the network can change it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Literal
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, BeforeValidator, Field
+
+from fedloop_clients.policy import Budget, SiteConfig, SitePolicy
+from fedloop_core.federation.names import SiteName
+from fedloop_core.settings_file import parse_settings, read_settings
+from fedloop_core.strict import Strict
+
+__all__ = [
+    "DEFAULT_MISSING",
+    "BudgetSettings",
+    "ComputeSettings",
+    "DataSettings",
+    "SiteSettings",
+    "load_settings",
+    "parse_site_settings",
+    "starter_text",
+]
+
+DEFAULT_MISSING = ("", "?", "na", "n/a", "nan", "null", "none")
+"""Cells that mean a missing value unless the site says otherwise."""
+
+_DEVICE = re.compile(r"cuda:\d{1,3}")
+
+
+def _known_devices(value: object) -> object:
+    listed = isinstance(value, list | tuple) and all(isinstance(v, str) and _DEVICE.fullmatch(v) for v in value)
+    if value in ("auto", "cpu") or (listed and value):
+        return value
+    raise ValueError('must be "auto", "cpu" or an array such as ["cuda:0", "cuda:1"]')
+
+
+def _http_proxy(text: str) -> str:
+    if not text:
+        return text
+    try:
+        parts = urlsplit(text)
+        sound = parts.scheme == "http" and parts.hostname and parts.port and parts.path in {"", "/"}
+    except ValueError:
+        sound = False
+    if not sound:
+        raise ValueError('must be "" or written as http://host:port or http://user:password@host:port')
+    return text.rstrip("/")
+
+
+class DataSettings(Strict):
+    """Where the rows lie and how their file writes them.
+
+    ``file``: a CSV file; a relative path begins at site.toml's folder. ``columns``: names of its columns when it has no
+    header. ``missing``: cells that mean a missing value, capitals or not. ``labels``: the task's class for a text in the
+    label's column. ``evaluation_share``: share of the units that are never trained on.
+    """
+
+    file: Annotated[str, Field(min_length=1)]
+    columns: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
+    missing: tuple[str, ...] = DEFAULT_MISSING
+    labels: Mapping[str, str] = Field(default_factory=dict)
+    evaluation_share: Annotated[float, Field(gt=0, lt=1)] = 0.2
+
+
+class BudgetSettings(Strict):
+    """Budgets for life of the blocks of training rows and of evaluation rows."""
+
+    training: Budget
+    evaluation: Budget
+
+
+class ComputeSettings(Strict):
+    """``devices``: "auto" takes all GPUs or else the CPU. ``memory_share``: of a GPU's free memory that may be used."""
+
+    devices: Annotated[Literal["auto", "cpu"] | tuple[str, ...], BeforeValidator(_known_devices)] = "auto"
+    memory_share: Annotated[float, Field(gt=0, le=1)] = 0.8
+
+
+class SiteSettings(Strict):
+    """The whole file. ``proxy`` works for Flower and for the hub; ``health_port`` is on loopback, 0 for none."""
+
+    format: Literal[1]
+    site: SiteName
+    proxy: Annotated[str, AfterValidator(_http_proxy)] = ""
+    health_port: Annotated[int, Field(ge=0, le=65535)] = 0
+    data: DataSettings
+    budget: BudgetSettings
+    policy: SitePolicy = SitePolicy()
+    compute: ComputeSettings = ComputeSettings()
+
+    def config(self) -> SiteConfig:
+        """What the daemon enforces."""
+        return SiteConfig(
+            site=self.site,
+            policy=self.policy,
+            training_budget=self.budget.training,
+            evaluation_budget=self.budget.evaluation,
+        )
+
+
+def load_settings(path: Path) -> SiteSettings:
+    """Reads a site.toml.
+
+    Raises:
+        NotSetUp: there is none.
+        SettingsInvalid: it cannot be read, or has mistakes; each is named with file, line and key.
+    """
+    return read_settings(path, SiteSettings, missing="`fedloop site join TOKEN` writes it.")
+
+
+def parse_site_settings(text: str, source: str = "site.toml") -> SiteSettings:
+    """Checks the text of a site.toml.
+
+    Raises:
+        SettingsInvalid: as ``load_settings``.
+    """
+    return parse_settings(text, SiteSettings, source=source)
+
+
+def starter_text(site: str, proxy: str) -> str:
+    """A commented site.toml to begin with; right as it stands, but for the data file."""
+    return _STARTER.replace("SITE", json.dumps(site)).replace("PROXY", json.dumps(proxy))
+
+
+_STARTER = """\
+# What this site decides about itself. After a change: `fedloop site doctor`; processes that run read it when they start.
+format = 1
+site = SITE
+proxy = PROXY      # "http://host:port" when the way out leads through a proxy; for all that the site says
+health_port = 0    # a port on 127.0.0.1 that answers GET /healthz; 0: none
+
+[data]
+file = "data.csv"  # CSV in UTF-8 with a header; a relative path begins at this file's folder
+# columns = ["age", "sex", "outcome"]                   # names of the columns, when the file has no header
+# missing = ["", "?", "na", "n/a", "nan", "null", "none"] # cells that mean a missing value
+# labels = { "0" = "healthy", "1" = "diseased" }         # the task's class for each text in the label's column
+evaluation_share = 0.2 # of the patients or customers (or rows): evaluated on, never trained on
+
+# What may be told about these rows, for their whole life and by all runs together. Rows that have a budget keep it.
+[budget]
+training = { epsilon = 10.0, delta = 1e-6 }
+evaluation = { epsilon = 10.0, delta = 1e-6 }
+
+# What may happen here, whatever the coordinator sends.
+[policy]
+# tasks = ["heart"]      # the only tasks that may run here; "heart@DIGEST" for one document alone
+# maximum_epsilon = 5.0  # the most that one run may ask for
+# require_private = true
+# approval = "each-run"  # or "each-task": a person decides with `fedloop site approve`
+# hours = { time_zone = "Europe/Berlin", windows = [{ days = ["mon", "tue"], start = "19:00", end = "06:00" }] }
+paused = false
+
+[compute]
+devices = "auto"   # "auto", "cpu", or the GPUs to train on, such as ["cuda:0", "cuda:1"]
+memory_share = 0.8 # of a GPU's free memory
+"""
