@@ -1,12 +1,14 @@
-"""Connections: SQLite in WAL mode with foreign keys, or any other database that SQLAlchemy knows."""
+"""Connections: SQLite in WAL mode with foreign keys, or PostgreSQL by URL; the tables are brought up to date at opening."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sqlalchemy import Connection, create_engine, event, select
+from sqlalchemy import URL, BigInteger, Connection, Engine, Integer, create_engine, event
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import DeclarativeBase, Session
@@ -20,43 +22,49 @@ if TYPE_CHECKING:
 __all__ = ["Base", "Database"]
 
 _BUSY_MILLISECONDS = 30_000
+_WRITERS = 0x66656C6F  # number of PostgreSQL's advisory lock that writers hold: any, the same for all of them
 
 
 class Base(DeclarativeBase):
-    """The declarative base of every table of the coordinator."""
+    """The declarative base of every table of the coordinator. Whole numbers have 64 bits: times outlive 2038."""
+
+    type_annotation_map = {int: BigInteger().with_variant(Integer, "sqlite")}  # noqa: RUF012 - SQLAlchemy's form
 
 
 class Database:
-    """Sessions on the coordinator's tables, which are made where they are missing.
+    """Sessions on the coordinator's tables. Threads may share it.
+
+    Missing tables are made, and those of an older release are upgraded in one transaction, after a copy of the SQLite file
+    was put aside.
+
+    Args:
+        url: SQLAlchemy's form, ``sqlite:////absolute/path`` or ``postgresql://…``.
 
     Raises:
-        StorageError: the database cannot be opened or is of another format.
+        StorageError: the database cannot be opened, is none of fedloop's, or was written by a newer release.
     """
 
     def __init__(self, url: str) -> None:
-        parsed = make_url(url)
+        # The tables import Base from here.
+        from fedloop_server.migrations.opening import bring_up_to_date, is_current
+
+        parsed = _parsed(url)
         self._name = parsed.render_as_string(hide_password=True)
-        sqlite = parsed.get_backend_name() == "sqlite"
-        if sqlite and parsed.database in (None, "", ":memory:"):
-            raise StorageError("a database in memory would be another one in each thread.", hint="Name a file.")
-        self._engine = create_engine(parsed)
-        self._writer = self._engine
-        if sqlite:
+        self.sqlite_file = _sqlite_file(parsed)
+        self._engine = _engine(parsed, self._name)
+        self._reader: Engine = self._engine
+        self._writer = self._engine.execution_options(fedloop_writes=True)
+        if self.sqlite_file is None:
+            event.listen(self._engine, "begin", _begin_postgresql)
+            self._reader = self._engine.execution_options(isolation_level="REPEATABLE READ")
+        else:
             event.listen(self._engine, "connect", _prepare_sqlite)
             event.listen(self._engine, "begin", _begin_sqlite)
-            self._writer = self._engine.execution_options(sqlite_begin="IMMEDIATE")
-        from fedloop_server.registry.tables import FORMAT, FormatRow
-
-        with self.writing() as session:
-            Base.metadata.create_all(session.connection())
-            found = session.scalars(select(FormatRow.number)).all()
-            if not found:
-                session.add(FormatRow(number=FORMAT))
-            elif list(found) != [FORMAT]:
-                raise StorageError(
-                    f"database {self._name} has format {found[0]}; this release reads {FORMAT}.",
-                    hint="Use the release of fedloop that wrote it.",
-                )
+        with self.reading() as session:
+            current = is_current(session.connection(), self._name)
+        if not current:
+            with self.writing() as session:
+                bring_up_to_date(session.connection(), self._name, self.sqlite_file)
 
     @contextmanager
     def reading(self) -> Iterator[Session]:
@@ -65,7 +73,7 @@ class Database:
         Raises:
             StorageError: the database fails.
         """
-        with self._session(Session(self._engine)) as session:
+        with self._session(Session(self._reader)) as session:
             yield session
 
     @contextmanager
@@ -91,8 +99,50 @@ class Database:
         except SQLAlchemyError as error:
             raise StorageError(
                 f"database {self._name} failed: {str(error).splitlines()[0]}.",
-                hint="Look at the disk, or restore the database from a backup.",
+                hint="Look at the disk or the server, or restore the database from a backup.",
             ) from error
+
+
+def _parsed(url: str) -> URL:
+    try:
+        parsed = make_url(url)
+    except SQLAlchemyError as error:
+        raise StorageError(
+            "the database's URL cannot be read.", hint="Write sqlite:////absolute/path or postgresql://user@host/name."
+        ) from error
+    if parsed.get_backend_name() not in ("sqlite", "postgresql"):
+        raise StorageError(
+            f"a database of {parsed.get_backend_name()} cannot be used.",
+            hint="fedloop keeps its tables in SQLite or PostgreSQL.",
+        )
+    return parsed
+
+
+def _sqlite_file(url: URL) -> Path | None:
+    if url.get_backend_name() != "sqlite":
+        return None
+    if url.database in (None, "", ":memory:"):
+        raise StorageError("a database in memory would be another one in each thread.", hint="Name a file.")
+    file = Path(str(url.database))
+    try:  # before SQLite does, which would let everybody read it
+        os.close(os.open(file, os.O_RDWR | os.O_CREAT, 0o600))
+    except OSError as error:
+        raise StorageError(
+            f"database {file} cannot be opened: {error.strerror}.", hint="Correct the path or its rights."
+        ) from error
+    return file
+
+
+def _engine(url: URL, name: str) -> Engine:
+    try:
+        return create_engine(url, pool_pre_ping=url.get_backend_name() != "sqlite")
+    except ModuleNotFoundError as error:
+        raise StorageError(
+            f"database {name} needs a driver that is not installed ({error.name}).",
+            hint="Run: pip install 'psycopg[binary]'",
+        ) from error
+    except SQLAlchemyError as error:  # the URL names a driver that does not exist
+        raise StorageError(f"database {name} cannot be used: {str(error).splitlines()[0]}.") from error
 
 
 def _prepare_sqlite(connection: DBAPIConnection, _: ConnectionPoolEntry) -> None:
@@ -109,5 +159,10 @@ def _prepare_sqlite(connection: DBAPIConnection, _: ConnectionPoolEntry) -> None
 
 
 def _begin_sqlite(connection: Connection) -> None:
-    mode = connection.get_execution_options().get("sqlite_begin", "DEFERRED")
-    connection.exec_driver_sql(f"BEGIN {mode}")
+    writes = connection.get_execution_options().get("fedloop_writes", False)
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN DEFERRED")
+
+
+def _begin_postgresql(connection: Connection) -> None:
+    if connection.get_execution_options().get("fedloop_writes", False):  # as SQLite's writers wait for one another
+        connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_WRITERS})")

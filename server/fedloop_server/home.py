@@ -21,6 +21,7 @@ from fedloop_server.runs.journal import RunJournal
 from fedloop_server.runs.model import model_of
 from fedloop_server.runs.plan import RunPlan
 from fedloop_server.runs.state import Event, RunState
+from fedloop_server.sqlite_copy import copy_sqlite
 
 __all__ = ["CoordinatorHome"]
 
@@ -43,7 +44,10 @@ class CoordinatorHome:
     def database(self) -> Database:
         """All tables of the coordinator; the caller closes it."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        return Database(f"sqlite:///{(self.folder / 'coordinator.db').resolve()}")
+        file, former = self.folder / "coordinator.db", self.folder / "registry.db"
+        if former.exists() and not file.exists():  # as releases before 0.2 named it
+            copy_sqlite(former, file)
+        return Database(f"sqlite:///{file.resolve()}")
 
     def audit(self) -> AuditLog:
         """Who did what at this coordinator."""

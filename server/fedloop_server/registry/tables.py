@@ -8,9 +8,7 @@ from sqlalchemy.orm import Mapped, mapped_column, relationship
 from fedloop_server.database import Base
 
 __all__ = [
-    "FORMAT",
     "ArtifactRow",
-    "FormatRow",
     "GateRow",
     "MetricRow",
     "RunRow",
@@ -18,17 +16,6 @@ __all__ = [
     "TaskRow",
     "VersionRow",
 ]
-
-FORMAT = 1
-"""Format of these tables; a database of another format is refused, not guessed at."""
-
-
-class FormatRow(Base):
-    """One row: the format of the tables."""
-
-    __tablename__ = "format"
-    number: Mapped[int] = mapped_column(primary_key=True)
-
 
 class TaskRow(Base):
     """A task document by digest; documents of one name are editions of one task."""
