@@ -1,0 +1,191 @@
+"""The front as an ASGI application: each request is admitted by its head, read within limits, and passed on."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import httpx
+from starlette.responses import Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from fedloop_server.front.admission import MEMBERSHIP_CALLS, Head, authenticate, body_length, check_call
+from fedloop_server.front.allowed import AllowedNodes, Node
+from fedloop_server.front.bodies import BodyBudget, CallerGone, Pace, drain, read_body
+from fedloop_server.front.buckets import Buckets, address_key
+from fedloop_server.front.config import FrontConfig
+from fedloop_server.front.flower_wire import (
+    CLOCK_BEHIND_SECONDS,
+    PULL_MESSAGES,
+    PUSH_MESSAGES,
+    PUSH_OBJECT,
+    TIME_HEADER,
+    read_object,
+    reply_objects,
+    signed_unix,
+)
+from fedloop_server.front.polls import Polls
+from fedloop_server.front.refusals import Caller, Denial, Reason, RefusalBook
+from fedloop_server.front.replies import Replies
+from fedloop_server.front.upstream import ServiceLink, SuperLinkClient, SuperLinkDown
+
+__all__ = ["FrontApp"]
+
+_PUSHES = frozenset({PUSH_MESSAGES, PUSH_OBJECT})
+_SMALL_BODY = 64 * 1024  # of all calls but those that bring a reply
+_LONGEST_TURN = 20.0  # seconds that a site's request waits for its turn
+_PASSED_BACK = ("content-type", "content-length", "flwr-version-incompatibility-message")
+
+
+class FrontApp:
+    """What strangers reach."""
+
+    def __init__(self, config: FrontConfig, superlink: SuperLinkClient, service: ServiceLink) -> None:
+        self._config = config
+        self._superlink = superlink
+        self._service = service
+        self._pace = Pace(config.body_grace_seconds, config.body_bytes_per_second)
+        self._budget = BodyBudget(config.buffered_bytes)
+        self._replies = Replies(config.reply_bytes, config.reply_objects)
+        self._refused = Buckets(config.requests_per_second, config.burst)
+        self._turns = Buckets(config.requests_per_second, config.burst)
+        self._joins = Buckets(config.joins_per_second, config.join_burst)
+        self.polls = Polls(config.hold_seconds, config.ask_seconds)
+        self.book = RefusalBook()
+        self.allowed: AllowedNodes | None = None
+
+    def allow(self, allowed: AllowedNodes) -> None:
+        """Takes a new list of nodes; those that are gone from it are cut off at once."""
+        self.allowed = allowed
+        self.polls.keep_only(frozenset(allowed.nodes))
+        self._replies.keep_only(frozenset(node.site for node in allowed.nodes.values()))
+
+    async def close(self) -> None:
+        """Closes the ways to SuperLink and service."""
+        await self._superlink.close()
+        await self._service.close()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serves one request."""
+        if scope["type"] != "http":
+            return
+        head = Head(scope["method"], scope["raw_path"], scope["query_string"], tuple(scope["headers"]))
+        caller = Caller(
+            scope["client"][0] if scope["client"] else "", head.method, head.path.decode("ascii", "replace")
+        )
+        try:
+            await self._serve(head, caller, receive, _Answering(scope, receive, send, self._config.reply_seconds))
+        except Denial as denial:
+            self.book.note(caller, denial)
+            await _refuse(denial)(scope, receive, send)
+        except SuperLinkDown:
+            await _come_again()(scope, receive, send)
+        except CallerGone:
+            return
+        except TimeoutError:  # the answer has begun: all that is left is to break off
+            self.book.note(caller, Denial(0, Reason.SLOW_READER))
+
+    async def _serve(self, head: Head, caller: Caller, receive: Receive, answering: _Answering) -> None:
+        try:
+            check_call(head)
+            if head.path in MEMBERSHIP_CALLS:
+                await self._membership(head, caller, receive, answering)
+                return
+            node = authenticate(head, self.allowed, time.time())
+        except Denial as denial:
+            self._limit_refusals(caller, denial)
+            raise
+        await self._turn(node)
+        length = body_length(head)
+        limit = self._config.body_bytes if head.path in _PUSHES else _SMALL_BODY
+        if length > limit:
+            await drain(receive, length, limit, self._pace)
+            raise Denial(413, Reason.BODY_TOO_LARGE, site=node.site)
+        async with self._budget.room(length):
+            body = await read_body(receive, length, self._pace, site=node.site)
+            if head.path == PULL_MESSAGES:
+                await self._pull(node, head, body, receive, answering)
+                return
+            self._inspect(node, head, body)
+            async with self._superlink.call(head, body) as response:
+                await answering.stream(response)
+
+    def _limit_refusals(self, caller: Caller, denial: Denial) -> None:
+        """Who is refused often is told to wait; it costs a site nothing that shares the address."""
+        now = time.monotonic()
+        if denial.reason is not Reason.RATE and not self._refused.of(address_key(caller.peer), now).take(now):
+            raise Denial(429, Reason.RATE) from denial
+
+    async def _turn(self, node: Node) -> None:
+        """Waits for the site's turn: a SuperNode ends itself when it is told 429, so only a flood is."""
+        now = time.monotonic()
+        bucket = self._turns.of(node.site, now)
+        waited = 0.0
+        while not bucket.take(now):
+            wait = bucket.wait(now)
+            if waited + wait > _LONGEST_TURN:
+                raise Denial(429, Reason.RATE, site=node.site)
+            await asyncio.sleep(wait)
+            waited += wait
+            now = time.monotonic()
+
+    def _inspect(self, node: Node, head: Head, body: bytearray) -> None:
+        try:
+            if head.path == PUSH_MESSAGES:
+                self._replies.open(node.site, reply_objects(body, self._config.reply_objects))
+            elif head.path == PUSH_OBJECT:
+                self._replies.add(node.site, read_object(body))
+        except ValueError as error:
+            raise Denial(400, Reason.MALFORMED, site=node.site) from error
+
+    async def _pull(self, node: Node, head: Head, body: bytearray, receive: Receive, answering: _Answering) -> None:
+        async def gone() -> None:
+            while (await receive())["type"] != "http.disconnect":
+                pass
+
+        # The signature that the poll came with is shown again at each ask, while it is valid.
+        longest = CLOCK_BEHIND_SECONDS - (time.time() - signed_unix(head.one(TIME_HEADER) or b""))
+        pulled = await self.polls.pull(node, lambda: self._superlink.pull(head, body), gone, longest)
+        await answering.whole(Response(pulled.content, pulled.status, media_type=pulled.media_type))
+
+    async def _membership(self, head: Head, caller: Caller, receive: Receive, answering: _Answering) -> None:
+        now = time.monotonic()
+        if not self._joins.of(address_key(caller.peer), now).take(now):
+            raise Denial(429, Reason.RATE)
+        length = body_length(head)
+        if length > _SMALL_BODY:
+            raise Denial(413, Reason.BODY_TOO_LARGE)
+        async with self._budget.room(length):
+            body = await read_body(receive, length, self._pace)
+            answer = await self._service.call(head.path.decode().removeprefix("/v1"), body, caller.peer)
+        media_type = answer.headers.get("content-type")
+        await answering.whole(Response(answer.content, answer.status_code, media_type=media_type))
+
+
+class _Answering:
+    """Sends an answer to a caller that may be slow to take it."""
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send, seconds: float) -> None:
+        self._scope = scope
+        self._receive = receive
+        self._send = send
+        self._seconds = seconds
+
+    async def whole(self, response: Response) -> None:
+        async with asyncio.timeout(self._seconds):
+            await response(self._scope, self._receive, self._send)
+
+    async def stream(self, response: httpx.Response) -> None:
+        headers = {name: response.headers[name] for name in _PASSED_BACK if name in response.headers}
+        await self.whole(StreamingResponse(response.aiter_raw(), response.status_code, headers))
+
+
+def _refuse(denial: Denial) -> Response:
+    headers = {"connection": "close"}
+    if denial.status == 429:
+        headers["retry-after"] = "10"
+    return Response("refused\n", denial.status, headers, media_type="text/plain")
+
+
+def _come_again() -> Response:
+    return Response("not now\n", 503, {"retry-after": "1"}, media_type="text/plain")
