@@ -5,11 +5,12 @@ from __future__ import annotations
 from sqlalchemy import Column, MetaData, String, Table
 
 from fedloop_server.database import Base
+from fedloop_server.manager import tables as manager_tables
 from fedloop_server.registry import tables as registry_tables
 
 __all__ = ["TABLE_MODULES", "metadata", "version_table"]
 
-TABLE_MODULES = (registry_tables,)
+TABLE_MODULES = (registry_tables, manager_tables)
 """The modules that declare tables."""
 
 
