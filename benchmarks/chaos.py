@@ -38,6 +38,7 @@ from fedloop_server.runs.plan import RunPlan
 from fedloop_server.runs.state import Phase
 from fedloop_simulations.data import load_world
 from fedloop_simulations.federation import run_in_process
+from fedloop_simulations.keys import rehearsal_key
 from fedloop_simulations.tasks import chosen_task
 
 __all__ = ["main"]
@@ -90,6 +91,7 @@ def drive(folder: Path, private: bool) -> None:
             SeededNoise(1, site.name),
             home.envelope_key.verifying,
             lambda: int(time.time()),
+            signing_key=rehearsal_key(site.name),
         )
     plan = RunPlan(run_id=RUN, task=task, seed=1, private=False, expected_sites=SITES, export=False)
     run_in_process(home, plan, endpoints, lambda _state, _event: None)

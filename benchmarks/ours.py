@@ -27,6 +27,7 @@ from fedloop_server.home import CoordinatorHome
 from fedloop_server.runs.plan import RunPlan
 from fedloop_server.runs.state import Event, RoundClosed, RoundOpened, RunState
 from fedloop_simulations.grid import InProcessGrid, Node
+from fedloop_simulations.keys import rehearsal_key
 from fedloop_simulations.worker_grid import WorkerGrid
 from workload import SEED, SITES, digits_task, site_name, site_rows
 
@@ -107,6 +108,7 @@ def site_daemon(partition: int, key: VerifyingKey, folder: Path | None) -> SiteD
         SeededNoise(SEED, f"site {name}"),
         key,
         _clock,
+        signing_key=rehearsal_key(name),
     )
 
 

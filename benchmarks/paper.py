@@ -41,6 +41,7 @@ from fedloop_server.home import CoordinatorHome
 from fedloop_server.runs.plan import RunPlan
 from fedloop_simulations.data import World, load_world
 from fedloop_simulations.federation import run_in_process
+from fedloop_simulations.keys import rehearsal_key
 from fedloop_simulations.tasks import chosen_task
 
 __all__ = ["main"]
@@ -73,6 +74,7 @@ def trained(task: Task, world: World, seed: int) -> tuple[CoordinatorHome, dict[
             SeededNoise(seed, site.name),
             home.envelope_key.verifying,
             lambda: 0,
+            signing_key=rehearsal_key(site.name),
         )
         for site in world.sites
     }

@@ -9,9 +9,9 @@ from fedloop_clients.data.site_data import RowChoice, SiteData
 from fedloop_clients.outbox import KnownRun
 from fedloop_clients.privacy.planning import PrivacyPlan
 from fedloop_core.dataset import Dataset
-from fedloop_core.task.document import Task
+from fedloop_core.task.document import DataGate, Task
 
-__all__ = ["EvaluationRowsOf", "RunContext"]
+__all__ = ["EvaluationRowsOf", "KnownVerdict", "RunContext"]
 
 
 @dataclass(frozen=True)
@@ -22,9 +22,17 @@ class EvaluationRowsOf:
     rows: Dataset
 
 
+@dataclass(frozen=True)
+class KnownVerdict:
+    """What a data gate said of the run's rows."""
+
+    gate: DataGate
+    verdict: GateVerdict
+
+
 @dataclass
 class RunContext:
-    """A run's task and rows.
+    """A run's task and rows; ``data`` is what they were taken from.
 
     Rows are those of the moment when the site was first asked: feedback that arrives during a run waits for the next.
     """
@@ -32,10 +40,11 @@ class RunContext:
     known: KnownRun
     task: Task
     task_digest: bytes
+    data: SiteData
     training_blocks: tuple[str, ...]
     training: Dataset
     evaluation: dict[RowChoice, EvaluationRowsOf]
-    verdict: GateVerdict | None = None
+    verdict: KnownVerdict | None = None
     plans: dict[tuple[int, int], PrivacyPlan] = field(default_factory=dict)
 
     @classmethod
@@ -44,4 +53,4 @@ class RunContext:
         evaluation = {
             choice: EvaluationRowsOf(data.evaluation_blocks(choice), data.evaluation(choice)) for choice in RowChoice
         }
-        return cls(known, task, task.digest, data.training_blocks, data.training(), evaluation)
+        return cls(known, task, task.digest, data, data.training_blocks, data.training(), evaluation)

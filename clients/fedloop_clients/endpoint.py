@@ -20,7 +20,7 @@ class Question:
 
 @dataclass(frozen=True)
 class Reply:
-    """A serialised ``coordination.v1.Answer`` and the arrays beside it."""
+    """A serialised ``coordination.v1.SignedAnswer`` and the arrays beside it."""
 
     answer: bytes
     arrays: NamedArrays

@@ -1,23 +1,30 @@
 """What a site has answered, and which runs it knows: kept so that a repeated question is a repeated answer.
 
-A question that was answered before gets the same bytes again and is charged once. Bodies of old answers are dropped to
-bound the disk; their keys stay, so that a replayed question is refused instead of answered anew.
+A question that was answered before gets the same result and the same arrays again, under the instruction that asks now, and
+is charged once. Bodies of old answers are dropped to bound the disk; their keys stay, so that a replayed question is refused
+instead of answered anew.
 """
 
 from __future__ import annotations
 
 import os
 import sqlite3
+import threading
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedloop_clients.endpoint import Reply
+from fedloop_clients.privacy.ledger import Head
 from fedloop_clients.storage import StorageErrors
-from fedloop_core.arrays import PackedArrays, pack_arrays, unpack_arrays
+from fedloop_core.arrays import NamedArrays, PackedArrays, pack_arrays, unpack_arrays
 from fedloop_core.errors import EnvelopeRefused
 
-__all__ = ["KnownRun", "Outbox"]
+__all__ = ["NEVER", "KeptResult", "KnownRun", "Outbox"]
+
+NEVER = -1
+"""Below every attempt."""
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS answer (
@@ -26,7 +33,19 @@ CREATE TABLE IF NOT EXISTS answer (
 CREATE TABLE IF NOT EXISTS run (
     run_id TEXT PRIMARY KEY, attempt INTEGER NOT NULL, task BLOB NOT NULL, rows_said INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS cancelled (run_id TEXT PRIMARY KEY, attempt INTEGER NOT NULL) STRICT, WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS coordinator_head (
+    key_id TEXT PRIMARY KEY, sequence INTEGER NOT NULL, digest BLOB NOT NULL
+) STRICT, WITHOUT ROWID;
 """
+
+
+@dataclass(frozen=True)
+class KeptResult:
+    """A serialised ``coordination.v1.Answer`` of which only run, round, result and arrays' digest count, and the arrays."""
+
+    answer: bytes
+    arrays: NamedArrays
 
 
 @dataclass(frozen=True)
@@ -40,7 +59,7 @@ class KnownRun:
 
 
 class Outbox:
-    """Opens or makes the outbox at ``path`` (":memory:" for rehearsals).
+    """Opens or makes the outbox at ``path`` (":memory:" for rehearsals); any thread may call.
 
     Args:
         path: the file, readable by its owner alone.
@@ -54,6 +73,9 @@ class Outbox:
     def __init__(self, path: Path | str, *, keep_answers: int = 256, keep_bytes: int = 2**30) -> None:
         self._name = str(path)
         self._failures = StorageErrors(f"outbox {path}", "Free space, or correct rights.")
+        self._lock = (
+            threading.RLock()
+        )  # one connection: a transaction of one thread must not take in another's statements
         self._keep_answers = keep_answers
         self._keep_bytes = keep_bytes
         with self._failures:
@@ -71,13 +93,13 @@ class Outbox:
             )
         self._bytes = sum(size for _, size in self._kept)
 
-    def find(self, key: bytes) -> Reply | None:
-        """The answer to a question, if it was answered before.
+    def find(self, key: bytes) -> KeptResult | None:
+        """The result of a question, if it was answered before.
 
         Raises:
             EnvelopeRefused: it was, so long ago that the answer is no longer kept.
         """
-        with self._failures:
+        with self._using():
             row = self._connection.execute("SELECT body, layout, arrays FROM answer WHERE key = ?", (key,)).fetchone()
         if row is None:
             return None
@@ -88,15 +110,19 @@ class Outbox:
                 hint="Start a new run.",
                 reason="replayed",
             )
-        return Reply(body, unpack_arrays(PackedArrays(layout, arrays)))
+        return KeptResult(body, unpack_arrays(PackedArrays(layout, arrays)))
 
-    def store(self, key: bytes, reply: Reply) -> None:
-        """Keeps an answer; it is on the disk before this returns."""
-        packed = pack_arrays(reply.arrays)
-        row = (key, reply.answer, packed.layout, packed.content)
-        size = len(reply.answer) + len(packed.content)
-        dropped = self._dropped_for(size)
-        with self._failures:
+    def store(self, key: bytes, result: KeptResult) -> None:
+        """Keeps a result; it is on the disk before this returns.
+
+        Raises:
+            StorageError: the file cannot be written; nothing is kept then.
+        """
+        packed = pack_arrays(result.arrays)
+        row = (key, result.answer, packed.layout, packed.content)
+        size = len(result.answer) + len(packed.content)
+        with self._using():
+            dropped = self._dropped_for(size)
             if dropped:
                 self._connection.execute("BEGIN IMMEDIATE")
                 try:
@@ -111,14 +137,14 @@ class Outbox:
                         self._connection.execute("ROLLBACK")
             else:
                 sequence = self._insert(row)  # one statement is a transaction by itself
-        for _ in dropped:  # only now: what was rolled back is still kept
-            self._bytes -= self._kept.popleft()[1]
-        self._kept.append((sequence, size))
-        self._bytes += size
+            for _ in dropped:  # only now: what was rolled back is still kept
+                self._bytes -= self._kept.popleft()[1]
+            self._kept.append((sequence, size))
+            self._bytes += size
 
     def run(self, run_id: str) -> KnownRun | None:
         """What is known of a run."""
-        with self._failures:
+        with self._using():
             row = self._connection.execute(
                 "SELECT run_id, attempt, task, rows_said FROM run WHERE run_id = ?", (run_id,)
             ).fetchone()
@@ -126,15 +152,47 @@ class Outbox:
 
     def remember(self, run: KnownRun) -> None:
         """Keeps what is known of a run in place of what was."""
-        with self._failures:
+        with self._using():
             self._connection.execute(
                 "INSERT OR REPLACE INTO run VALUES (?, ?, ?, ?)",
                 (run.run_id, run.attempt, run.task_document, run.rows_said),
             )
 
+    def cancelled(self, run_id: str) -> int:
+        """The highest attempt of a run that was called off; ``NEVER`` when none was."""
+        with self._using():
+            row = self._connection.execute("SELECT attempt FROM cancelled WHERE run_id = ?", (run_id,)).fetchone()
+        return NEVER if row is None else int(row[0])
+
+    def cancel(self, run_id: str, attempt: int) -> None:
+        """Keeps that a run was called off up to an attempt."""
+        with self._using():
+            self._connection.execute("INSERT OR REPLACE INTO cancelled VALUES (?, ?)", (run_id, attempt))
+
+    def coordinator_head(self, key_id: str) -> Head | None:
+        """The newest head of the audit log of the coordinator with this key."""
+        with self._using():
+            row = self._connection.execute(
+                "SELECT sequence, digest FROM coordinator_head WHERE key_id = ?", (key_id,)
+            ).fetchone()
+        return None if row is None else Head(*row)
+
+    def remember_coordinator_head(self, key_id: str, head: Head) -> None:
+        """Keeps a head in place of the one before."""
+        with self._using():
+            self._connection.execute(
+                "INSERT OR REPLACE INTO coordinator_head VALUES (?, ?, ?)", (key_id, head.sequence, head.digest)
+            )
+
     def close(self) -> None:
         """Closes the file; the outbox cannot be used afterwards."""
-        self._connection.close()
+        with self._lock:
+            self._connection.close()
+
+    @contextmanager
+    def _using(self) -> Iterator[None]:
+        with self._lock, self._failures:
+            yield
 
     def _dropped_for(self, size: int) -> list[tuple[int, int]]:
         """The oldest answers, which make room for one of ``size`` bytes."""

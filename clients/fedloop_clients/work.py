@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 
@@ -11,11 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedloop_clients.charging import RunCharges
-from fedloop_clients.context import RunContext
+from fedloop_clients.context import KnownVerdict, RunContext
 from fedloop_clients.data.gate import GateVerdict, check_rows, stricter
-from fedloop_clients.data.site_data import SiteData
 from fedloop_clients.measuring import SiteEvaluations, WarmTrainers
-from fedloop_clients.policy import SiteConfig
+from fedloop_clients.policy import SitePolicy
 from fedloop_clients.privacy.charges import NonPrivateCharge
 from fedloop_clients.privacy.ledger import Ledger
 from fedloop_clients.privacy.mechanisms import noised_counts
@@ -24,8 +23,9 @@ from fedloop_clients.randomness import SiteNoise
 from fedloop_clients.statistics import exact_moments, noised_moments
 from fedloop_clients.training.newton import sum_derivatives
 from fedloop_clients.training.rows import UnitIndex
+from fedloop_clients.training.watching import TrainingWatch
 from fedloop_core.arrays import NamedArrays
-from fedloop_core.errors import UsageError
+from fedloop_core.errors import EnvelopeRefused, UsageError
 from fedloop_core.noise import NoiseSource
 from fedloop_core.task.document import NewtonRaphson
 from fedloop_proto.coordination.v1.coordination_pb2 import (
@@ -37,7 +37,16 @@ from fedloop_proto.coordination.v1.coordination_pb2 import (
     Moments,
 )
 
-__all__ = ["Outcome", "SiteWork"]
+__all__ = ["RESULTS", "Outcome", "SiteWork"]
+
+RESULTS: Mapping[str, str] = {
+    "describe_data": "data_description",
+    "collect_moments": "moments",
+    "train_locally": "local_update",
+    "sum_derivatives": "derivatives",
+    "evaluate_artifact": "evaluation",
+}
+"""The field of an answer that holds the result of each kind of work."""
 
 _LOG = logging.getLogger(__name__)
 _NON_PRIVATE = NonPrivateCharge()
@@ -54,18 +63,51 @@ class Outcome:
 
 
 class SiteWork:
-    """Does the work of instructions that were checked; every release is charged before it is computed."""
+    """Does the work of instructions that were checked; every release is charged before it is computed.
 
-    def __init__(self, config: SiteConfig, data: SiteData, ledger: Ledger, noise: NoiseSource) -> None:
-        self._config = config
-        self._data = data
+    Args:
+        site: the site's name.
+        policy: the site's policy as it is when it is called.
+        ledger: what pays.
+        noise: the site's source.
+    """
+
+    def __init__(self, site: str, policy: Callable[[], SitePolicy], ledger: Ledger, noise: NoiseSource) -> None:
+        self._site = site
+        self._policy = policy
         self._ledger = ledger
-        self._noise = SiteNoise(config.site, noise)
+        self._noise = SiteNoise(site, noise)
         self._trainers = WarmTrainers()
         self._evaluations = SiteEvaluations(self._noise, self._trainers)
         self._software = version("fedloop")
 
-    def describe(self, context: RunContext, instruction: Instruction, arrays: NamedArrays) -> Outcome:  # noqa: ARG002
+    def perform(
+        self, context: RunContext, instruction: Instruction, arrays: NamedArrays, watch: TrainingWatch
+    ) -> Outcome:
+        """Does what an instruction asks; ``watch`` looks on while a round is trained.
+
+        Raises:
+            FedloopError: as the method for this kind of work.
+        """
+        match instruction.WhichOneof("work"):
+            case "describe_data":
+                return self.describe(context, instruction)
+            case "collect_moments":
+                return self.collect_moments(context, instruction)
+            case "train_locally":
+                return self.train(context, instruction, arrays, watch)
+            case "sum_derivatives":
+                return self.sum_derivatives(context, instruction, arrays)
+            case "evaluate_artifact":
+                return self.evaluate_artifact(context, instruction, arrays)
+            case _:
+                raise EnvelopeRefused(
+                    f"site {self._site}: an instruction asks for nothing that this version knows.",
+                    hint="Bring site and coordinator to neighbouring versions.",
+                    reason="work",
+                )
+
+    def describe(self, context: RunContext, instruction: Instruction) -> Outcome:
         """The data gate's verdict, the number of rows, and what the ledger has spent.
 
         A private run is planned from the number told here, with noise: ``context.known.rows_said``. It is told once; who
@@ -93,19 +135,19 @@ class SiteWork:
             told = context.known.rows_said or self._noised_units(context, charges, instruction)
         context.known = replace(context.known, rows_said=told)
         charges.plan(context.task.rounds.count)  # what cannot be planned is refused now, not in the first round
-        description.data_fingerprint = self._data.fingerprint(context.training)
+        description.data_fingerprint = context.data.fingerprint(context.training)
         description.rows = told
         description.rows_noised = context.task.privacy.private
         return Outcome(description)
 
-    def collect_moments(self, context: RunContext, instruction: Instruction, arrays: NamedArrays) -> Outcome:  # noqa: ARG002
+    def collect_moments(self, context: RunContext, instruction: Instruction) -> Outcome:
         """Sums for a shared scaler.
 
         Raises:
             UsageError: the task asks for no statistics.
             BudgetExhausted: the run or a block cannot pay for them.
         """
-        self._verdict(context).require(self._config.site)
+        self._verdict(context).require(self._site)
         charges = RunCharges(self._ledger, context)
         plan = charges.plan(context.task.rounds.count)
         if plan is None:
@@ -122,15 +164,18 @@ class SiteWork:
             )
             return Outcome(Moments(noised=True), moments.arrays())
 
-    def train(self, context: RunContext, instruction: Instruction, arrays: NamedArrays) -> Outcome:
+    def train(
+        self, context: RunContext, instruction: Instruction, arrays: NamedArrays, watch: TrainingWatch
+    ) -> Outcome:
         """A round of federated averaging, and an evaluation of the arrays received when asked for.
 
         Raises:
+            RunCancelled: the run was called off meanwhile; the round stays charged in full.
             DataGateFailed: the data gate refuses the training rows.
             BudgetExhausted: the run or a block cannot pay for the round.
             UpdateRefused: the arrays do not fit the model, or training gave weights that are not finite.
         """
-        self._verdict(context).require(self._config.site)
+        self._verdict(context).require(self._site)
         charges = RunCharges(self._ledger, context)
         plan = charges.plan(max(instruction.train_locally.rounds_planned, 1))
         trainer = self._trainers.of(context)
@@ -138,7 +183,7 @@ class SiteWork:
         if plan is None:
             with charges.release(_NON_PRIVATE, blocks, purpose):
                 seed = self._noise.seed(instruction, "training")
-                trained = trainer.train(arrays, context.training, seed)
+                trained = trainer.train(arrays, context.training, seed, watch)
         else:
             with charges.release(plan.round, blocks, purpose):
                 trained = trainer.train_privately(
@@ -148,11 +193,12 @@ class SiteWork:
                     plan.round.sampling_rate,
                     self._noise.derive(instruction, "training"),
                     expected_batch_size=plan.expected_batch_size,
+                    watch=watch,
                 )
         if trained.nonfinite_gradients:  # an exact count: for the site's own eyes
             _LOG.warning(
                 "site %s: %s of run %s set %d gradients to 0 that were not finite",
-                self._config.site,
+                self._site,
                 purpose,
                 instruction.run_id,
                 trained.nonfinite_gradients,
@@ -177,7 +223,7 @@ class SiteWork:
         """
         if not isinstance(context.task.training, NewtonRaphson):
             raise UsageError(f"task {context.task.name!r} is not trained by Newton-Raphson.")
-        self._verdict(context).require(self._config.site)
+        self._verdict(context).require(self._site)
         charges = RunCharges(self._ledger, context)
         with charges.release(_NON_PRIVATE, context.training_blocks, f"round {instruction.round}"):
             sums = sum_derivatives(context.task, arrays, context.training)
@@ -209,9 +255,10 @@ class SiteWork:
         return max(noised, context.task.gates.data.minimum_rows, 1)
 
     def _verdict(self, context: RunContext) -> GateVerdict:
-        """The data gate's verdict on the run's training rows, found once."""
-        if context.verdict is None:
-            task = context.task
-            gate = stricter(task.gates.data, self._config.policy.data_gate)
-            context.verdict = check_rows(context.training, self._data.skipped_share, task.feature_schema, gate)
-        return context.verdict
+        """The data gate's verdict on the run's training rows, found once for each gate that the site sets."""
+        task = context.task
+        gate = stricter(task.gates.data, self._policy().data_gate)
+        if context.verdict is None or context.verdict.gate != gate:
+            verdict = check_rows(context.training, context.data.skipped_share, task.feature_schema, gate)
+            context.verdict = KnownVerdict(gate, verdict)
+        return context.verdict.verdict

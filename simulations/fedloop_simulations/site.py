@@ -30,6 +30,7 @@ from fedloop_edge.agent.runtimes import load_runtime
 from fedloop_edge.hub import DeviceRegistry, Hub, HubAddresses, HubConfig, ReleaseSource
 from fedloop_server.release import PublishedArtifact
 from fedloop_simulations.data.world import SiteRows
+from fedloop_simulations.keys import rehearsal_key
 
 __all__ = ["SimulatedSite", "SiteParts"]
 
@@ -81,7 +82,14 @@ class SimulatedSite:
         budget = Budget(epsilon=parts.lifetime_epsilon, delta=parts.task.privacy.delta)
         self._config = SiteConfig(site=rows.name, training_budget=budget, evaluation_budget=budget)
         self.daemon = SiteDaemon(
-            self._config, self.data, self.ledger, self._outbox, self._noise, parts.coordinator_key, _clock
+            self._config,
+            self.data,
+            self.ledger,
+            self._outbox,
+            self._noise,
+            parts.coordinator_key,
+            _clock,
+            signing_key=rehearsal_key(rows.name),
         )
         self._store = FeedbackStore(parts.folder / "feedback.db", schema)
         self.watch = SiteWatch(parts.task, self._store, self._noise.derive("watch"), parts.observe)

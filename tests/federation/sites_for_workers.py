@@ -18,6 +18,7 @@ from fedloop_clients.privacy.ledger import Ledger
 from fedloop_core.dataset import Dataset
 from fedloop_core.keys import VerifyingKey, unseal
 from fedloop_core.noise import SeededNoise
+from fedloop_simulations.keys import rehearsal_key
 
 NOW = 0  # before any instruction expires
 
@@ -78,6 +79,7 @@ class RealSites:
             SeededNoise(5, name),
             key,
             lambda: NOW,
+            signing_key=rehearsal_key(name),
         )
         return Fatal(daemon, name, key) if name == self.fatal else daemon
 

@@ -27,6 +27,7 @@ from fedloop_server.runs.plan import RunPlan
 from fedloop_server.runs.state import Event, RunState
 from fedloop_simulations.data import SiteRows
 from fedloop_simulations.federation import run_in_process
+from fedloop_simulations.keys import rehearsal_key
 from fedloop_simulations.summary import Summary
 
 TASK = """format = 1
@@ -207,6 +208,7 @@ class Federation:
             SeededNoise(self.seed, f"site {rows.name}"),
             self.home.envelope_key.verifying,
             lambda: 0,
+            signing_key=rehearsal_key(rows.name),
         )
 
 

@@ -19,6 +19,8 @@ from fedloop_clients.privacy.ledger import Ledger
 from fedloop_core.arrays import digest
 from fedloop_core.artifact import ArtifactDescription, FileReference, Lineage, PrivacyStatement, TensorSpec
 from fedloop_core.dataset import Dataset
+from fedloop_core.federation.answers import open_answer
+from fedloop_core.federation.protocol import PROTOCOL
 from fedloop_core.keys import SigningKey, seal
 from fedloop_core.noise import SeededNoise
 from fedloop_core.schema import ClassLabel, NumericFeature
@@ -34,7 +36,7 @@ from fedloop_proto.coordination.v1.coordination_pb2 import (
     Instruction,
 )
 
-KEY = SigningKey.generate()
+KEY, SITE_KEY = SigningKey.generate(), SigningKey.generate()
 
 
 def make_task(epsilon: float) -> Task:
@@ -106,6 +108,7 @@ class Talk:
             SeededNoise(1),
             KEY.verifying,
             lambda: 0,
+            signing_key=SITE_KEY,
         )
         self.daemon.add_feedback(some_rows(40, "fee"), 0.5)
         self._ask({}, Instruction(describe_data=DescribeData(task_document=self.task.canonical())))
@@ -124,8 +127,9 @@ class Talk:
     def _ask(self, arrays: dict[str, NDArray[np.uint8]], instruction: Instruction) -> Answer:
         instruction.run_id, instruction.attempt, instruction.site = "run-1", 1, "north"
         instruction.task_digest, instruction.arrays_digest = self.task.digest, digest(arrays)
-        instruction.expires_unix = 60
-        return Answer.FromString(self.daemon.answer(Question(seal(instruction, KEY), arrays)).answer)
+        instruction.expires_unix, instruction.protocol = 60, PROTOCOL
+        reply = self.daemon.answer(Question(seal(instruction, KEY), arrays))
+        return open_answer(reply.answer, SITE_KEY.verifying, site="north")
 
 
 def test_an_artifact_is_scored_on_the_rows_asked_for() -> None:

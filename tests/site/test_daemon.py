@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from fedloop_clients.daemon import SiteDaemon
 from fedloop_clients.data.site_data import SiteData
 from fedloop_clients.endpoint import Question, Reply
-from fedloop_clients.outbox import Outbox
+from fedloop_clients.outbox import KeptResult, Outbox
 from fedloop_clients.policy import Budget, SiteConfig, SitePolicy
 from fedloop_clients.privacy.charges import Charge, PureCharge
 from fedloop_clients.privacy.ledger import Ledger
@@ -25,6 +25,8 @@ from fedloop_clients.training.trainer import LocalTrainer
 from fedloop_core.arrays import digest
 from fedloop_core.dataset import Dataset
 from fedloop_core.errors import EnvelopeRefused
+from fedloop_core.federation.answers import open_answer
+from fedloop_core.federation.protocol import PROTOCOL
 from fedloop_core.keys import SigningKey, seal
 from fedloop_core.models import initial_arrays
 from fedloop_core.newton import Standardisation
@@ -55,7 +57,7 @@ from fedloop_proto.coordination.v1.coordination_pb2 import (
 
 Arrays = Mapping[str, NDArray[Any]]
 Parts = Any  # fields of an instruction
-KEY, STRANGER = SigningKey.generate(), SigningKey.generate()
+KEY, STRANGER, SITE_KEY = SigningKey.generate(), SigningKey.generate(), SigningKey.generate()
 NOW = 1_800_000_000
 FREE = Budget(epsilon=math.inf)
 
@@ -82,6 +84,10 @@ def some_rows(count: int, prefix: str, seed: int = 0) -> Dataset:
 
 def arrays_of(task: Task) -> dict[str, NDArray[Any]]:
     return {**initial_arrays(task, 1), **Scaler.from_ranges(task.feature_schema).arrays()}
+
+
+def opened(reply: Reply) -> Answer:
+    return open_answer(reply.answer, SITE_KEY.verifying, site="north")
 
 
 @dataclass
@@ -116,6 +122,7 @@ class Site:
             self.noise,
             KEY.verifying,
             lambda: self.now,
+            signing_key=SITE_KEY,
         )
 
     def instruction(self, arrays: Arrays, **parts: Parts) -> Instruction:
@@ -127,13 +134,14 @@ class Site:
             "task_digest": self.task.digest,
             "arrays_digest": digest(arrays),
             "expires_unix": NOW + 1000,
+            "protocol": PROTOCOL,
         }
         return Instruction(**(base | parts))
 
     def ask(self, arrays: Arrays | None = None, **parts: Parts) -> tuple[Answer, Reply]:
         beside: Arrays = {} if arrays is None else arrays
         reply = self.daemon.answer(Question(seal(self.instruction(beside, **parts), KEY), beside))
-        return Answer.FromString(reply.answer), reply
+        return opened(reply), reply
 
     def describe(self, **parts: Parts) -> Answer:
         return self.ask(describe_data=DescribeData(task_document=self.task.canonical()), **parts)[0]
@@ -411,30 +419,34 @@ def test_an_exact_run_on_a_budget_is_refused() -> None:
 
 
 @pytest.mark.parametrize("epsilon", [math.inf, 2.0], ids=["exact", "private"])
-def test_a_repeated_question_gets_the_same_bytes_and_no_second_charge(tmp_path: Path, epsilon: float) -> None:
+def test_a_repeated_question_gets_the_same_result_under_its_own_instruction_and_no_second_charge(
+    tmp_path: Path, epsilon: float
+) -> None:
     budget = FREE if math.isinf(epsilon) else Budget(epsilon=6.0)
     site = Site(make_task(epsilon), budget=budget, noise=SystemNoise(), folder=tmp_path)
     site.describe()
-    _, first = site.train(1)
+    first, reply = site.train(1)
     head = site.ledger.head()
-    again = [site.train(1)[1]]
-    again.append(site.train(1, expires_unix=NOW + 60)[1])
-    again.append(site.train(1, attempt=2)[1])
+    again = [site.train(1), site.train(1, expires_unix=NOW + 60), site.train(1, attempt=2)]
     site.restart()
-    again.append(site.train(1, attempt=2)[1])
-    for reply in again:
-        assert reply.answer == first.answer
-        assert list(reply.arrays) == list(first.arrays)
-        for name, array in first.arrays.items():
-            np.testing.assert_array_equal(reply.arrays[name], array)
+    again.append(site.train(1, attempt=3))
+    for answer, repeated in again:
+        assert answer.local_update == first.local_update
+        assert answer.arrays_digest == first.arrays_digest == digest(repeated.arrays)
+        assert list(repeated.arrays) == list(reply.arrays)
+        for name, array in reply.arrays.items():
+            np.testing.assert_array_equal(repeated.arrays[name], array)
+    assert [answer.attempt for answer, _ in again] == [1, 1, 2, 3]
+    assert again[0][0] == first  # the same instruction to the bit
+    assert len({answer.instruction_digest for answer, _ in again}) == 4
     assert site.ledger.head() == head
 
 
 def test_other_arrays_are_another_question(plain: Site) -> None:
     moved = {name: array + np.float32(1) for name, array in arrays_of(plain.task).items()}
-    _, first = plain.train(1)
-    _, second = plain.ask(moved, round=1, train_locally=TrainLocally(rounds_planned=4))
-    assert first.answer != second.answer
+    first, _ = plain.train(1)
+    second, _ = plain.ask(moved, round=1, train_locally=TrainLocally(rounds_planned=4))
+    assert first.arrays_digest != second.arrays_digest
 
 
 def test_a_run_goes_on_after_a_restart_without_a_description(tmp_path: Path) -> None:
@@ -475,7 +487,7 @@ def test_old_answers_are_dropped_and_their_replay_refused() -> None:
 def test_the_outbox_is_bounded_in_bytes_too() -> None:
     outbox = Outbox(":memory:", keep_bytes=5000)
     for at in range(10):
-        outbox.store(bytes([at]), Reply(b"x" * 1000, {"a": np.zeros(100)}))
+        outbox.store(bytes([at]), KeptResult(b"x" * 1000, {"a": np.zeros(100)}))
     kept = [at for at in range(10) if not _is_replay(outbox, bytes([at]))]
     assert kept[-1] == 9
     assert 1 <= len(kept) <= 3
@@ -551,7 +563,7 @@ def test_attacks_on_envelopes(plain: Site, make: Callable[[Site, Arrays], bytes]
     arrays = arrays_of(plain.task)
     head = plain.ledger.head()
     reply = plain.daemon.answer(Question(make(plain, arrays), arrays))
-    assert refused(Answer.FromString(reply.answer)) == ("FL-TRUST-001", {"reason": reason})
+    assert refused(opened(reply)) == ("FL-TRUST-001", {"reason": reason})
     assert reply.arrays == {}
     assert plain.ledger.head() == head
 
@@ -578,14 +590,14 @@ def test_the_endpoint_never_raises(plain: Site, content: bytes, sign: bool, numb
         envelope = Envelope(
             instruction=content, signature=KEY.sign(content), key_id=KEY.verifying.key_id
         ).SerializeToString()
-    answer = Answer.FromString(plain.daemon.answer(Question(envelope, arrays)).answer)
+    answer = opened(plain.daemon.answer(Question(envelope, arrays)))
     assert answer.WhichOneof("result") == "refusal"
     assert answer.site == "north"
 
 
 def test_an_unexpected_error_leaves_as_a_code_alone(plain: Site, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("ERROR"):
-        answer = Answer.FromString(plain.daemon.answer(Question(seal(_train(plain, {}), KEY), None)).answer)  # type: ignore[arg-type]
+        answer = opened(plain.daemon.answer(Question(seal(_train(plain, {}), KEY), None)))  # type: ignore[arg-type]
     assert refused(answer) == ("FL-ANY-000", {})
     assert "unexpected error" in caplog.text
 

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedloop_clients.endpoint import Reply
-from fedloop_clients.outbox import Outbox
+from fedloop_clients.outbox import KeptResult, Outbox
 from fedloop_core.errors import EnvelopeRefused, StorageError
 
 
@@ -36,8 +35,8 @@ class FailingConnection:
         return getattr(self._real, name)
 
 
-def reply(at: int) -> Reply:
-    return Reply(b"answer %d" % at, {"a": np.full(100, at, np.float64)})
+def reply(at: int) -> KeptResult:
+    return KeptResult(b"answer %d" % at, {"a": np.full(100, at, np.float64)})
 
 
 def kept(outbox: Outbox, count: int) -> list[int]:

@@ -24,6 +24,7 @@ from fedloop_server.home import CoordinatorHome
 from fedloop_server.runs.plan import RunPlan
 from fedloop_server.runs.state import RunState
 from fedloop_simulations.federation import run_in_process
+from fedloop_simulations.keys import rehearsal_key
 
 SITES = ("north", "east", "south")
 
@@ -143,6 +144,7 @@ def federate(tmp_path: Path) -> Callable[..., Federation]:
                 SeededNoise(3, site),
                 home.envelope_key.verifying,
                 _clock,
+                signing_key=rehearsal_key(site),
             )
         plan = RunPlan(run_id="run-1", task=task, seed=3, private=False, expected_sites=len(daemons), export=False)
         return Federation(run_in_process(home, plan, daemons, lambda *_: None), home, ledgers)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,8 +18,9 @@ from fedloop_clients.data.fingerprint import fingerprint
 from fedloop_core.dataset import Dataset
 from fedloop_core.errors import DataError, UsageError
 from fedloop_core.noise import NoiseSource
+from fedloop_core.task.document import Task
 
-__all__ = ["EVALUATION", "ORIGINAL", "FeedbackAdded", "RowChoice", "SiteData"]
+__all__ = ["EVALUATION", "ORIGINAL", "FeedbackAdded", "RowChoice", "SiteData", "SiteRows"]
 
 ORIGINAL = "original"
 EVALUATION = "evaluation"
@@ -43,6 +45,17 @@ class FeedbackAdded:
     returned_rows: int
     training_block: str
     evaluation_block: str
+
+
+class SiteRows(Protocol):
+    """Where a daemon takes a run's rows from."""
+
+    def for_task(self, task: Task) -> SiteData:
+        """The site's rows as the task's schema reads them; the same object for as long as they are the same.
+
+        Raises:
+            DataError: they cannot be read.
+        """
 
 
 class SiteData:
@@ -81,6 +94,10 @@ class SiteData:
         self._home |= dict.fromkeys(evaluation.units, EVALUATION)
         self._home.pop("", None)
         self._joined: dict[tuple[str, ...], Dataset] = {}
+
+    def for_task(self, task: Task) -> SiteData:  # noqa: ARG002  whoever has rows of one schema has them for every task
+        """These rows: they are in memory already."""
+        return self
 
     @property
     def admissions(self) -> int:

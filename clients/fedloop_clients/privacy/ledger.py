@@ -181,6 +181,18 @@ class Ledger:
         with self._reading():
             return self._head
 
+    def digest_at(self, sequence: int) -> bytes | None:
+        """The digest of an entry by its number; None when the ledger has no such entry.
+
+        Raises:
+            StorageError: the file cannot be read.
+        """
+        with self._reading():
+            if sequence >= self._head.sequence:
+                return self._head.digest if sequence == self._head.sequence else None
+            row = self._connection.execute("SELECT digest FROM entry WHERE sequence = ?", (sequence,)).fetchone()
+            return None if row is None else bytes(row[0])
+
     def verify(self) -> Head:
         """Reads the whole chain again and adds it up anew.
 

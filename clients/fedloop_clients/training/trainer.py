@@ -22,6 +22,7 @@ from fedloop_clients.statistics import own_scaler
 from fedloop_clients.training.dpsgd import NoisyOptimizer, physical_batches, private_module
 from fedloop_clients.training.isolation import require_isolated_rows
 from fedloop_clients.training.rows import PreparedRows, UnitIndex, prepare, raw_tensors, shuffled_batches
+from fedloop_clients.training.watching import TrainingWatch, Unwatched
 from fedloop_core.arrays import ArraySpec, NamedArrays
 from fedloop_core.dataset import Dataset
 from fedloop_core.errors import TooFewRows, UpdateRefused, UsageError
@@ -32,6 +33,8 @@ from fedloop_core.schema import SurvivalLabel
 from fedloop_core.task.document import CustomModel, FederatedAveraging, Task
 
 __all__ = ["LocalResult", "LocalTrainer"]
+
+_UNWATCHED = Unwatched()
 
 
 @dataclass(frozen=True)
@@ -87,13 +90,14 @@ class LocalTrainer:
             require_isolated_rows(self._model, self._schema)
             self._private = private_module(self._model.backbone)
 
-    def train(self, arrays: NamedArrays, rows: Dataset, seed: int) -> LocalResult:
+    def train(self, arrays: NamedArrays, rows: Dataset, seed: int, watch: TrainingWatch = _UNWATCHED) -> LocalResult:
         """Plain stochastic gradient descent over shuffled batches.
 
         Args:
             arrays: trainable arrays, then the scaler's where the schema has numbers.
             rows: training rows.
             seed: decides the order of the rows, and what random layers draw.
+            watch: is told of each step, and may end the training by raising.
 
         Raises:
             TooFewRows: there is no row.
@@ -104,7 +108,9 @@ class LocalTrainer:
         with _seeded(seed, needed=self._random_layers):
             settings, parameters = self._training, self._parameters
             buffers: list[Tensor | None] = [None] * len(parameters)
-            for places in shuffled_batches(len(rows), settings.batch_size, settings.local_steps, seed):
+            batches = shuffled_batches(len(rows), settings.batch_size, settings.local_steps, seed)
+            for step, places in enumerate(batches, 1):
+                watch.at_step(step, settings.local_steps)
                 loss = self._mean_loss(cached.prepared.take(places))
                 gradients = list(torch.autograd.grad(loss, parameters))
                 with torch.no_grad():
@@ -132,6 +138,7 @@ class LocalTrainer:
         noise: NoiseSource,
         *,
         expected_batch_size: float,
+        watch: TrainingWatch = _UNWATCHED,
     ) -> LocalResult:
         """DP-SGD over Poisson batches of units, each unit's mean gradient clipped; every step counts, empty ones too.
 
@@ -143,6 +150,7 @@ class LocalTrainer:
             noise: source of sampling and noise, each from a source of its own.
             expected_batch_size: divides the noised sum of each step. Rate times the number of units as it was told: the
                 exact number would scale the update by something that nobody paid for.
+            watch: is told of each step, and may end the training by raising.
 
         Raises:
             TooFewRows: there is no row.
@@ -165,10 +173,11 @@ class LocalTrainer:
         with _seeded(noise.seed_for("layers"), needed=self._random_layers), warnings.catch_warnings():
             # Rows need no gradient, so torch says of Opacus' hooks that they see gradients of outputs alone: as meant.
             warnings.filterwarnings("ignore", "Full backward hook is firing", UserWarning)
-            for _ in range(self._training.local_steps):
+            for step in range(1, self._training.local_steps + 1):
+                watch.at_step(step, self._training.local_steps)
                 units = sampling.poisson_sample(len(cached.units), rate)
                 empty += int(len(units) == 0)
-                self._accumulate(optimizer, self._private, cached, units)
+                self._accumulate(optimizer, self._private, cached, units, watch)
                 optimizer.noisy_mean()
                 self._pull_to(start, [parameter.grad for parameter in optimizer.params])
                 optimizer.descend()
@@ -195,7 +204,12 @@ class LocalTrainer:
         return outputs.numpy()
 
     def _accumulate(
-        self, optimizer: NoisyOptimizer, module: GradSampleModule, cached: _Cached, units: NDArray[np.int64]
+        self,
+        optimizer: NoisyOptimizer,
+        module: GradSampleModule,
+        cached: _Cached,
+        units: NDArray[np.int64],
+        watch: TrainingWatch,
     ) -> None:
         for part in physical_batches(units, cached.units.sizes[units], self._training.physical_batch_size):
             places, owners = cached.units.rows_of(part)
@@ -204,6 +218,7 @@ class LocalTrainer:
                 outputs = self._postprocessing(module(*batch.inputs))
                 per_row_loss(self._task, outputs, batch.labels).sum().backward()  # type: ignore[no-untyped-call]
             optimizer.accumulate(owners, len(part))
+            watch.between_batches()
 
     def _mean_loss(self, batch: PreparedRows) -> Tensor:
         outputs = self._postprocessing(self._backbone(*batch.inputs))

@@ -1,0 +1,37 @@
+"""The rules of a site's policy, as a refusal names them in its field ``rule``.
+
+A coordinator that is refused under a temporary rule may ask again at the next round; under any other it leaves the site out
+of the run for good.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+__all__ = ["PolicyRule", "is_temporary"]
+
+
+class PolicyRule(StrEnum):
+    """Why a site's policy refuses."""
+
+    PAUSED = "paused"
+    HOURS = "hours"
+    APPROVAL = "approval"  # a person at the site has not decided yet
+    SETTINGS = "settings"  # the site's settings file cannot be read just now
+    LEAVING = "leaving"
+    DECLINED = "declined"  # a person at the site has decided against it
+    TASKS = "tasks"
+    MAXIMUM_EPSILON = "maximum-epsilon"
+    REQUIRE_PRIVATE = "require-private"
+    MAXIMUM_DELTA = "maximum-delta"
+    MAXIMUM_ROUNDS = "maximum-rounds"
+    VERDICT_EPSILON = "maximum-verdict-epsilon"
+    LABEL_COUNT_EPSILON = "maximum-label-count-epsilon"
+
+
+_TEMPORARY = frozenset({PolicyRule.PAUSED, PolicyRule.HOURS, PolicyRule.APPROVAL, PolicyRule.SETTINGS})
+
+
+def is_temporary(rule: str) -> bool:
+    """Whether the same question may be accepted later; a rule that this version does not know is for good."""
+    return rule in _TEMPORARY
