@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fedloop_core.audit import AuditLog
+from fedloop_core.audit import AuditLog, Countersignatures, countersigned
 from fedloop_core.durable import write_bytes
 from fedloop_core.errors import RunError
 from fedloop_core.keys import SigningKey
@@ -52,6 +52,10 @@ class CoordinatorHome:
     def audit(self) -> AuditLog:
         """Who did what at this coordinator."""
         return AuditLog(self.folder / "audit.jsonl")
+
+    def countersignatures(self) -> Countersignatures:
+        """What sites have signed of the audit log."""
+        return countersigned(self.audit().path)
 
     def registry(self) -> Registry:
         """Versions, artifacts, gates and stages."""

@@ -17,11 +17,11 @@ __all__ = ["MAXIMUM_LINE", "AuditAction", "AuditEntry", "Detail", "bounded_detai
 
 Detail = str | int | float
 
-MAXIMUM_LINE = 64 * 1024
+MAXIMUM_LINE = 128 * 1024
 """Bytes of the longest line; what is told is cut so that no entry comes near it."""
 
 _NAME_LENGTH = 200  # characters of actor and subject
-_DETAIL_LENGTH = 500  # characters of a detail's text: at most 6 bytes of JSON each
+_DETAIL_LENGTH = 500  # characters of a detail's text: at most 12 bytes of JSON each
 _DETAILS = 16
 _INTEGER = 2**63
 _DIGEST = r"^[0-9a-f]{64}$"

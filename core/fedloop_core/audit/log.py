@@ -13,6 +13,7 @@ from typing import BinaryIO
 
 from fedloop_core.audit.chain import AuditHead, follow, read_line
 from fedloop_core.audit.entries import MAXIMUM_LINE, AuditAction, AuditEntry, Detail, bounded_details, bounded_text
+from fedloop_core.audit.export import export_json_lines, export_syslog
 from fedloop_core.durable import append_line, cut_back
 from fedloop_core.errors import StorageError
 
@@ -94,6 +95,14 @@ class AuditLog:
             length = _whole_lines(file)
         with self._open(os.O_RDONLY) as file:  # without the lock: what is there stays as it is
             yield from follow(str(self._path), _lines(file, length))
+
+    def export_json_lines(self) -> Iterator[str]:
+        """``export_json_lines`` of all entries; raises as ``entries`` does."""
+        return export_json_lines(self.entries())
+
+    def export_syslog(self, host: str) -> Iterator[str]:
+        """``export_syslog`` of all entries; raises as ``entries`` does."""
+        return export_syslog(self.entries(), host)
 
     def verify(self) -> AuditReport:
         """Reads the whole log and checks that every entry follows from the one before it.
