@@ -1,0 +1,148 @@
+"""One process under supervision: its life, carried out."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from fedloop_core.errors import FedloopError
+from fedloop_core.processes.child import Child
+from fedloop_core.processes.handing import hand_over
+from fedloop_core.processes.launch import CANNOT_START
+from fedloop_core.processes.life import Life
+from fedloop_core.processes.logs import ProcessLog
+from fedloop_core.processes.policy import RestartPolicy
+from fedloop_core.processes.requests import FileMarks
+from fedloop_core.processes.spec import ProcessSpec
+from fedloop_core.processes.status import ProcessState, ProcessStatus
+
+__all__ = ["Managed", "Tell"]
+
+Tell = Callable[[str], None]
+
+
+class Managed:
+    """Carries out what ``Life`` says. ``start_seconds``: how long others wait until it is ready."""
+
+    def __init__(
+        self, spec: ProcessSpec, folder: Path, policy: RestartPolicy, tell: Tell, *, start_seconds: float
+    ) -> None:
+        self.spec = spec
+        self.life = Life()
+        self.log = ProcessLog(folder / "logs" / f"{spec.name}.log")
+        self.child: Child | None = None
+        self.new_output: list[Child] = []  # whose output nobody listens to yet
+        self._folder = folder
+        self._policy = policy
+        self._tell = tell
+        self._start_seconds = start_seconds
+        self._marks = FileMarks(())
+        self._rest_until: float | None = None
+        self._since = int(time.time())
+
+    def status(self) -> ProcessStatus:
+        """For others."""
+        return ProcessStatus(
+            name=self.spec.name,
+            pid=self.child.pid if self.child else None,
+            started_ticks=self.child.started_ticks if self.child else None,
+            user=self.spec.user,
+            state=self.life.state,
+            restarts=max(self.life.starts - 1, 0),
+            since_unix=self._since,
+            last_exit=self.life.last_exit,
+            log=str(self.log.path),
+        )
+
+    def start(self, now: float) -> None:
+        """Starts it, when it is time; a start that fails is a death."""
+        if not self.life.may_start(now):
+            return
+        self._marks = FileMarks.of(self.spec.restart_when)
+        self._become(self.life.start(now))
+        try:
+            hand_over(self.spec)
+            self.child = Child(self.spec, self._folder)
+        except (FedloopError, OSError) as error:
+            self.log.say(f"cannot start: {error}")
+            self._ended(now, CANNOT_START)
+            return
+        self.new_output.append(self.child)
+        self.log.say(f"started as process {self.child.pid}")
+
+    def watch(self, now: float) -> None:
+        """Notices its end, its readiness, and when it was given time enough."""
+        if self.child is None:
+            return
+        status = self.child.exit_status()
+        if status is not None:
+            if self._group_has_ended(self.child, now):
+                self.child.reap()
+                self._ended(now, status)
+            return
+        if self.life.state is ProcessState.STOPPING and now >= self.life.kill_at:
+            self.child.send(signal.SIGKILL)
+        elif self.life.state is ProcessState.STARTING:
+            if self.spec.ready is None or self.spec.ready.ready():
+                self._become(self.life.become_ready())
+                self._tell(f"{self.spec.name} runs (process {self.child.pid})")
+            elif not self.life.opened and now - self.life.started >= self._start_seconds:
+                self._become(self.life.open_anyway())
+                self._tell(f"{self.spec.name} is not ready after {self._start_seconds:g} s; see {self.log.path}")
+
+    def stop(self, now: float, *, why: str, again: bool = False) -> None:
+        """SIGTERM to its group, once; a process that waits for its next start ends at once."""
+        before = self.life
+        self._become(self.life.stop(now, self.spec.stop_seconds, again=again))
+        if self.child is not None and before.state is not ProcessState.STOPPING:
+            self.log.say(f"stops: {why}")
+            self.child.send(signal.SIGTERM)
+
+    def hurry(self, now: float) -> None:
+        """No more waiting for an end by itself."""
+        self._become(self.life.hurry(now))
+
+    def restart_if_changed(self, now: float) -> None:
+        """Restarts it when one of its files is another than at its start."""
+        if not self.spec.restart_when or self.life.state not in (ProcessState.STARTING, ProcessState.RUNNING):
+            return
+        if FileMarks.of(self.spec.restart_when) != self._marks:
+            self._tell(f"{self.spec.name} restarts: a file that it reads has changed")
+            self.stop(now, why="a file that it reads has changed", again=True)
+
+    def _group_has_ended(self, child: Child, now: float) -> bool:
+        """What a process has started ends with it, by itself when it can: an app reports to Flower that it stops."""
+        if not child.others():
+            return True
+        if self.life.state is ProcessState.STOPPING:
+            return now >= self.life.kill_at
+        if self._rest_until is None:
+            child.send(signal.SIGTERM)
+            self._rest_until = now + self.spec.stop_seconds
+        return now >= self._rest_until
+
+    def _ended(self, now: float, status: int) -> None:
+        alive = now - self.life.started
+        expected = self.life.state is ProcessState.STOPPING
+        self.child = None
+        self._rest_until = None
+        self._become(self.life.end(now, status, self._policy))
+        how = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
+        self.log.say(f"{how} after {alive:.1f} s")
+        if expected:
+            return
+        wait = self._policy.wait(self.life.deaths)
+        if self.life.deaths == 1:
+            self._tell(f"{self.spec.name} {how} after {alive:.1f} s; it is started again in {wait:g} s")
+        if self._policy.tells(self.life.deaths):
+            self._tell(
+                f"{self.spec.name} keeps dying ({self.life.deaths} times in a row, it {how}); why is in {self.log.path}; "
+                f"the next try is in {wait:g} s"
+            )
+
+    def _become(self, life: Life) -> None:
+        if life.state is not self.life.state:
+            self._since = int(time.time())
+        self.life = life

@@ -1,0 +1,117 @@
+"""What is to be supervised: one process, how one knows that it is ready, and the files that it is given."""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+__all__ = ["FileThere", "HandedFile", "PortOpen", "ProcessSpec", "ReadyProbe", "SocketAnswers"]
+
+_NAME = re.compile(r"[a-z][a-z0-9-]{0,31}")
+_PROBE_SECONDS = 0.2  # on loopback: it answers at once or it does not
+
+
+class ReadyProbe(Protocol):
+    """A quick question whether a started process does its work yet."""
+
+    def ready(self) -> bool:
+        """Answers within a fraction of a second and raises nothing."""
+        ...
+
+
+@dataclass(frozen=True)
+class PortOpen:
+    """Ready when something listens on a TCP port."""
+
+    port: int
+    host: str = "127.0.0.1"
+
+    def ready(self) -> bool:
+        """Connects and hangs up."""
+        try:
+            with socket.create_connection((self.host, self.port), timeout=_PROBE_SECONDS):
+                return True
+        except OSError:
+            return False
+
+
+@dataclass(frozen=True)
+class SocketAnswers:
+    """Ready when something listens on a unix socket: a file that a dead process left does not answer."""
+
+    path: Path
+
+    def ready(self) -> bool:
+        """Connects and hangs up."""
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as caller:
+            caller.settimeout(_PROBE_SECONDS)
+            try:
+                caller.connect(str(self.path))
+            except OSError:
+                return False
+            return True
+
+
+@dataclass(frozen=True)
+class FileThere:
+    """Ready when a file is there."""
+
+    path: Path
+
+    def ready(self) -> bool:
+        """Looks."""
+        return self.path.exists()
+
+
+@dataclass(frozen=True)
+class HandedFile:
+    """A file that is copied for a process before each start, so that its user can read it and nothing around it.
+
+    ``owner`` is the user who must own the source when the supervisor is root: what somebody else put there is not handed on.
+    """
+
+    source: Path
+    target: Path
+    owner: str | None = None
+
+
+@dataclass(frozen=True)
+class ProcessSpec:
+    """A process of a coordinator or a site.
+
+    Attributes:
+        name: small letters, digits and ``-``; the log is ``logs/<name>.log``.
+        command: program (an absolute path) and arguments. No secrets: every user of the machine can read them.
+        environment: all that the process sees, beside PATH, LANG and HOME where they are not in it.
+        user: who runs it when the supervisor is root; None is the supervisor's own user.
+        working_folder: must be there and open to the user.
+        stop_seconds: time to end by itself after SIGTERM, then SIGKILL.
+        ready: when the next process may start; None is at once.
+        restart_when: files whose change restarts the process.
+        handed: files that are copied for it before each start.
+    """
+
+    name: str
+    command: tuple[str, ...]
+    environment: Mapping[str, str]
+    user: str | None
+    working_folder: Path
+    stop_seconds: float = 10.0
+    ready: ReadyProbe | None = None
+    restart_when: tuple[Path, ...] = ()
+    handed: tuple[HandedFile, ...] = field(default=())
+
+    def __post_init__(self) -> None:
+        """Refuses names that could not be file names, and programs that would be looked for.
+
+        Raises:
+            ValueError: such a name or program.
+        """
+        if not _NAME.fullmatch(self.name):
+            raise ValueError(f"a process cannot be named {self.name!r}")
+        if not self.command or not Path(self.command[0]).is_absolute():
+            raise ValueError(f"process {self.name} needs the absolute path of its program")

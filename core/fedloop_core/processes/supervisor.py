@@ -1,0 +1,227 @@
+"""The supervisor: starts processes in order, keeps them alive, and takes all of them with it when it ends."""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import selectors
+import signal
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+from fedloop_core.errors import AlreadyRunning, StorageError
+from fedloop_core.processes.child import Child
+from fedloop_core.processes.health import health_endpoint
+from fedloop_core.processes.leftovers import clear_leftovers
+from fedloop_core.processes.logs import ProcessLog
+from fedloop_core.processes.managed import Managed, Tell
+from fedloop_core.processes.policy import RestartPolicy
+from fedloop_core.processes.procfs import boot_id
+from fedloop_core.processes.requests import take_requests
+from fedloop_core.processes.spec import ProcessSpec
+from fedloop_core.processes.status import ProcessState, SupervisorStatus, write_status
+
+__all__ = ["Supervisor"]
+
+_LOG = logging.getLogger(__name__)
+_TICK_SECONDS = 0.1
+_LOOK_SECONDS = 0.5  # between two looks at requests and files
+
+
+class Supervisor:
+    """Runs the processes of one coordinator or site; nothing is started before ``run``.
+
+    Args:
+        folder: holds ``logs/``, ``supervisor.json``, the lock, and requests to restart.
+        specs: in the order of their start.
+        health: loopback address of the health endpoint; None for none; port 0 for a free one (``health_port``).
+        policy: when dead processes are started again.
+        tell: is given a sentence at each change that a person may want to read.
+        start_seconds: how long a process may take to become ready before those after it start without it.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        specs: Sequence[ProcessSpec],
+        *,
+        health: tuple[str, int] | None,
+        policy: RestartPolicy | None = None,
+        tell: Tell = _LOG.info,
+        start_seconds: float = 60.0,
+    ) -> None:
+        self.folder = folder
+        self.health_port: int | None = None
+        self._specs = tuple(specs)
+        self._health = health
+        self._policy = policy or RestartPolicy()
+        self._tell = tell
+        self._start_seconds = start_seconds
+        self._started_unix = int(time.time())
+        self._stops = 0
+        self._processes: tuple[Managed, ...] = ()
+        self._status = self._look()
+        self._outputs = selectors.DefaultSelector()
+        self._next_look = 0.0
+
+    def stop(self) -> None:
+        """Ends ``run``: cleanly; when called again, at once. Safe from signal handlers and other threads."""
+        self._stops += 1
+
+    def run(self) -> None:
+        """Supervises until SIGTERM, SIGINT or ``stop``.
+
+        Raises:
+            AlreadyRunning: another supervisor has this folder.
+            ProcessFailed: the health endpoint's address is taken.
+            StorageError: the folder cannot be written.
+        """
+        with self._lock(), health_endpoint(self._health, lambda: self._status) as port, self._signals():
+            self.health_port = port
+            for name in clear_leftovers(self.folder):
+                self._tell(f"{name} was left by a supervisor that was killed; it was ended")
+            self._processes = tuple(
+                Managed(spec, self.folder, self._policy, self._tell, start_seconds=self._start_seconds)
+                for spec in self._specs
+            )
+            try:
+                self._publish(must=True)
+                self._loop()
+            finally:
+                self._abandon()
+
+    def _loop(self) -> None:
+        while True:
+            self._pump(_TICK_SECONDS)
+            now = time.monotonic()
+            for process in self._processes:
+                process.watch(now)
+            if self._stops:
+                if self._stopped(now):
+                    return
+            else:
+                self._look_around(now)
+                self._start(now)
+            self._publish()
+
+    def _start(self, now: float) -> None:
+        for process in self._processes:
+            process.start(now)
+            for child in process.new_output:
+                self._outputs.register(child.output, selectors.EVENT_READ, (child, process.log))
+            process.new_output.clear()
+            if not process.life.opened:
+                return
+
+    def _stopped(self, now: float) -> bool:
+        """Stops the last of those that are left, and says whether none is."""
+        for process in reversed(self._processes):
+            if process.life.state is ProcessState.STOPPED:
+                continue
+            process.stop(now, why="the supervisor ends")
+            if self._stops > 1:
+                process.hurry(now)
+            elif process.life.alive:
+                return False
+        self._publish()
+        return all(process.life.state is ProcessState.STOPPED for process in self._processes)
+
+    def _look_around(self, now: float) -> None:
+        if now < self._next_look:
+            return
+        self._next_look = now + _LOOK_SECONDS
+        wanted = take_requests(self.folder, (process.spec.name for process in self._processes))
+        for process in self._processes:
+            if process.spec.name in wanted:
+                self._tell(f"{process.spec.name} restarts: somebody asked for it")
+                process.stop(now, why="a restart was asked for", again=True)
+            process.restart_if_changed(now)
+
+    def _pump(self, seconds: float) -> None:
+        for key, _ in self._outputs.select(seconds):
+            child, log = key.data
+            self._take(child, log)
+
+    def _take(self, child: Child, log: ProcessLog) -> None:
+        content = child.read()
+        if content is None:
+            self._outputs.unregister(child.output)
+            log.flush()
+            child.close()
+        else:
+            log.feed(content)
+
+    def _look(self) -> SupervisorStatus:
+        return SupervisorStatus(
+            pid=os.getpid(),
+            boot_id=boot_id(),
+            started_unix=self._started_unix,
+            processes=tuple(process.status() for process in self._processes),
+        )
+
+    def _publish(self, *, must: bool = False) -> None:
+        status = self._look()
+        if status == self._status and not must:
+            return
+        self._status = status
+        try:
+            write_status(self.folder, status)
+        except StorageError as error:
+            if must:
+                raise
+            _LOG.warning("%s", error)  # processes go on without it, and their logs say the same
+
+    def _abandon(self) -> None:
+        """However ``run`` ends, no process outlives it and no line that was written is lost."""
+        for process in self._processes:
+            if process.child is not None:
+                process.child.reap()
+                process.child = None
+        for key in list(self._outputs.get_map().values()):
+            child, log = key.data
+            while content := child.read():
+                log.feed(content)
+            child.close()
+        self._outputs.close()
+        for process in self._processes:
+            process.log.close()
+
+    @contextmanager
+    def _lock(self) -> Iterator[None]:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        try:
+            descriptor = os.open(self.folder / "supervisor.lock", flags, 0o600)
+        except OSError as error:
+            raise StorageError(f"cannot lock {self.folder}: {error.strerror}.", hint="Correct rights.") from error
+        try:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise AlreadyRunning(
+                    f"the processes of {self.folder} run already.", hint="Stop them first, or give another --home."
+                ) from None
+            yield
+        finally:
+            os.close(descriptor)
+
+    @contextmanager
+    def _signals(self) -> Iterator[None]:
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+
+        def handle(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 - signal's signature
+            self.stop()
+
+        before = {number: signal.signal(number, handle) for number in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)

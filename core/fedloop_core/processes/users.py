@@ -1,0 +1,120 @@
+"""The users that processes run as, where the supervisor is root; elsewhere everything is the one user's."""
+
+from __future__ import annotations
+
+import grp
+import os
+import pwd
+import stat
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedloop_core.errors import NotSetUp
+
+__all__ = ["Account", "account", "as_root", "check_users", "own_file", "own_folder", "own_tree"]
+
+
+@dataclass(frozen=True)
+class Account:
+    """Numbers of a user."""
+
+    name: str
+    uid: int
+    gid: int
+    groups: tuple[int, ...]
+
+
+def as_root() -> bool:
+    """Whether this process may start others as other users."""
+    return os.geteuid() == 0
+
+
+def account(name: str) -> Account:
+    """Looks a user up.
+
+    Raises:
+        NotSetUp: there is none of this name.
+    """
+    try:
+        found = pwd.getpwnam(name)
+    except KeyError:
+        raise NotSetUp(
+            f"this machine has no user {name}.",
+            hint="Install deploy/sysusers.d/fedloop.conf and run systemd-sysusers, or give --single-user.",
+        ) from None
+    return Account(name, found.pw_uid, found.pw_gid, tuple(os.getgrouplist(name, found.pw_gid)))
+
+
+def check_users(names: Iterable[str]) -> None:
+    """Finds out before anything is started whether all users are there.
+
+    Raises:
+        NotSetUp: names those that are not.
+    """
+    known = {entry.pw_name for entry in pwd.getpwall()}
+    missing = sorted(set(names) - known)
+    if missing:
+        raise NotSetUp(
+            f"this machine has no user {', '.join(missing)}.",
+            hint="Install deploy/sysusers.d/fedloop.conf and run systemd-sysusers, or give --single-user.",
+        )
+
+
+def own_folder(path: Path, *, mode: int, user: str | None = None, group: str | None = None) -> None:
+    """Makes a folder where there is none, and gives it owner (root when None), group and mode; for others than root: mode.
+
+    Raises:
+        NotSetUp: no such user or group.
+    """
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if as_root():
+        os.chown(path, *_numbers(user, group), follow_symlinks=False)
+    if not path.is_symlink():
+        path.chmod(mode)
+
+
+def own_file(path: Path, *, mode: int, user: str | None = None, group: str | None = None) -> None:
+    """Gives a plain file with one name owner, group and mode; links are left alone.
+
+    Raises:
+        NotSetUp: no such user or group.
+    """
+    found = path.lstat()
+    if not stat.S_ISREG(found.st_mode) or found.st_nlink != 1:
+        return
+    if as_root():
+        os.chown(path, *_numbers(user, group), follow_symlinks=False)
+    path.chmod(mode)
+
+
+def own_tree(path: Path, *, user: str) -> None:
+    """Gives a folder and all in it to a user, when root; links and files of several names are left alone.
+
+    Raises:
+        NotSetUp: no such user.
+    """
+    if not as_root() or not path.exists():
+        return
+    uid, gid = _numbers(user, None)
+    for place, _, files in os.walk(path):
+        os.chown(place, uid, gid, follow_symlinks=False)
+        for name in files:
+            file = Path(place, name)
+            found = file.lstat()
+            if not stat.S_ISREG(found.st_mode) or found.st_nlink == 1:
+                os.chown(file, uid, gid, follow_symlinks=False)
+
+
+def _numbers(user: str | None, group: str | None) -> tuple[int, int]:
+    owner = account(user) if user else None
+    uid, gid = (owner.uid, owner.gid) if owner else (0, 0)
+    if group is not None:
+        try:
+            gid = grp.getgrnam(group).gr_gid
+        except KeyError:
+            raise NotSetUp(
+                f"this machine has no group {group}.",
+                hint="Install deploy/sysusers.d/fedloop.conf and run systemd-sysusers, or give --single-user.",
+            ) from None
+    return uid, gid
