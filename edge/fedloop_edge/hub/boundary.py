@@ -10,12 +10,15 @@ import grpc
 
 from fedloop_core.certificates import certificate_expiry, device_id_of_certificate
 from fedloop_core.errors import (
+    CertificateRefused,
     DeviceRefused,
     EnrollmentRefused,
     FedloopError,
     FeedbackRefused,
     HubBusy,
+    SiteRevoked,
     StorageError,
+    VersionRefused,
 )
 from fedloop_edge.hub.registry import Device, DeviceRegistry
 
@@ -26,6 +29,9 @@ _INTERNAL = "FL-ANY-000"
 _STATUS = (
     (EnrollmentRefused, grpc.StatusCode.PERMISSION_DENIED),
     (DeviceRefused, grpc.StatusCode.UNAUTHENTICATED),
+    (CertificateRefused, grpc.StatusCode.UNAUTHENTICATED),
+    (SiteRevoked, grpc.StatusCode.PERMISSION_DENIED),
+    (VersionRefused, grpc.StatusCode.FAILED_PRECONDITION),
     (FeedbackRefused, grpc.StatusCode.FAILED_PRECONDITION),
     (HubBusy, grpc.StatusCode.RESOURCE_EXHAUSTED),
     (StorageError, grpc.StatusCode.UNAVAILABLE),
@@ -38,11 +44,11 @@ def answering(context: grpc.ServicerContext) -> Iterator[None]:
     try:
         yield
     except FedloopError as error:
-        _log.info("a device's call is refused: %s", error)
+        _log.info("a call is refused: %s", error)
         status = next((code for kind, code in _STATUS if isinstance(error, kind)), grpc.StatusCode.INVALID_ARGUMENT)
         context.abort(status, error.code)
-    except Exception:  # noqa: BLE001  the boundary: gRPC would send the error's text to the device
-        _log.exception("a device's call failed")
+    except Exception:  # noqa: BLE001  the boundary: gRPC would send the error's text to the caller
+        _log.exception("a call failed")
         context.abort(grpc.StatusCode.INTERNAL, _INTERNAL)
 
 

@@ -6,11 +6,12 @@ from sqlalchemy import Column, MetaData, String, Table
 
 from fedloop_server.database import Base
 from fedloop_server.manager import tables as manager_tables
+from fedloop_server.membership import tables as membership_tables
 from fedloop_server.registry import tables as registry_tables
 
 __all__ = ["TABLE_MODULES", "metadata", "version_table"]
 
-TABLE_MODULES = (registry_tables, manager_tables)
+TABLE_MODULES = (registry_tables, manager_tables, membership_tables)
 """The modules that declare tables."""
 
 
