@@ -26,6 +26,8 @@ from fedloop_server.app import drive
 from fedloop_server.home import CoordinatorHome
 from fedloop_server.runs.plan import RunPlan
 from fedloop_server.runs.state import Event, RoundClosed, RoundOpened, RunState
+from fedloop_server.runs.surroundings import Surroundings
+from fedloop_simulations.federation import rehearsal_directory
 from fedloop_simulations.grid import InProcessGrid, Node
 from fedloop_simulations.keys import rehearsal_key
 from fedloop_simulations.worker_grid import WorkerGrid
@@ -135,7 +137,7 @@ def run_ours(folder: Path, rounds: int) -> Finished:
     clock = RoundClock()
     names = {at: name for name, at in _PARTITIONS.items()}
     with WorkerGrid(names, SiteMaker(home.envelope_key.verifying.raw), WORKERS) as grid:
-        state = drive(grid, home, RUN_ID, clock)
+        state = drive(grid, home, RUN_ID, Surroundings(rehearsal_directory(names)), clock)
     return finished(home, state, clock)
 
 
@@ -146,7 +148,8 @@ def run_in_one_thread(folder: Path, rounds: int, observe: Observer | None = None
     maker = SiteMaker(home.envelope_key.verifying.raw)
     nodes = {at: Node(relay(maker(name)), {SITE_KEY: name}) for name, at in _PARTITIONS.items()}
     clock = RoundClock()
-    state = drive(InProcessGrid(nodes), home, RUN_ID, observe or clock)
+    around = Surroundings(rehearsal_directory({at: name for name, at in _PARTITIONS.items()}))
+    state = drive(InProcessGrid(nodes), home, RUN_ID, around, observe or clock)
     return finished(home, state, clock)
 
 

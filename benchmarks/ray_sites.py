@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
-from flwr.app import Context, Message
+from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from fedloop_clients.app import SITE_KEY, relay
@@ -19,9 +19,11 @@ from fedloop_core.keys import VerifyingKey
 from ours import site_daemon
 from workload import site_name
 
-__all__ = ["PartitionApp", "partition_app"]
+__all__ = ["WHO", "PartitionApp", "partition_app", "partition_said"]
 
+WHO = "query.who"  # Flower's simulation deals node ids anew each time, so the nodes are asked once who they are
 _PARTITION = "partition-id"  # Flower's simulation names each node's part of the data so
+_SAID = "partition"
 
 
 class PartitionApp(ClientApp):
@@ -39,11 +41,21 @@ class PartitionApp(ClientApp):
     def __call__(self, message: Message, context: Context) -> Message:
         """Answers as the site of this node."""
         partition = int(context.node_config[_PARTITION])
+        if message.metadata.message_type == WHO:
+            return Message(RecordDict({_SAID: ConfigRecord({_SAID: partition})}), reply_to=message)
         if partition not in self._relays:
             folder, key = self._arguments
             self._relays[partition] = relay(site_daemon(partition, VerifyingKey(key), Path(folder)))
         context.node_config[SITE_KEY] = site_name(partition)
         return self._relays[partition](message, context)
+
+
+def partition_said(reply: Message) -> int:
+    """The partition of the node that answers ``WHO``."""
+    said = reply.content.config_records[_SAID][_SAID]
+    if not isinstance(said, int):
+        raise TypeError(f"a node says that it is partition {said!r}")
+    return said
 
 
 @cache

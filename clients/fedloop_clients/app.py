@@ -6,11 +6,11 @@ on signed envelopes alone.
 
 from __future__ import annotations
 
-from flwr.app import ArrayRecord, Context, Message
+from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
 from fedloop_clients.endpoint import Question, SiteEndpoint
-from fedloop_core.federation.records import DESCRIBE, IDENTIFY, MOMENTS, array_record, pack, unpack
+from fedloop_core.federation.records import DESCRIBE, MOMENTS, array_record, pack, unpack
 
 __all__ = ["SITE_KEY", "relay"]
 
@@ -21,16 +21,11 @@ def relay(endpoint: SiteEndpoint) -> ClientApp:
     """A ClientApp in front of one site's endpoint."""
     app = ClientApp()
 
-    def identify(message: Message, context: Context) -> Message:
-        name = str(context.node_config[SITE_KEY])
-        return Message(pack(name.encode(), ArrayRecord()), reply_to=message)
-
     def answer(message: Message, context: Context) -> Message:  # noqa: ARG001  Flower calls with both
         envelope, arrays = unpack(message.content)
         reply = endpoint.answer(Question(envelope, arrays))
         return Message(pack(reply.answer, array_record(reply.arrays)), reply_to=message)
 
-    app.query(IDENTIFY.split(".")[1])(identify)
     app.query(DESCRIBE.split(".")[1])(answer)
     app.query(MOMENTS.split(".")[1])(answer)
     app.train()(answer)

@@ -10,17 +10,20 @@ from pathlib import Path
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from fedloop_core.errors import FedloopError, RunError
-from fedloop_server import registry as records
+from fedloop_core.errors import FedloopError, RunCancelled, RunError
+from fedloop_server.deployed import deployed_surroundings
 from fedloop_server.home import CoordinatorHome
 from fedloop_server.registry import Registry
 from fedloop_server.runs.candidate import Candidate
+from fedloop_server.runs.control import settle
 from fedloop_server.runs.driver import RunDriver
 from fedloop_server.runs.exchange import Exchange
 from fedloop_server.runs.journal import RunJournal
+from fedloop_server.runs.lock import drives
 from fedloop_server.runs.model import RunModel, model_of
 from fedloop_server.runs.plan import RunPlan
-from fedloop_server.runs.state import Event, RunFailed, RunFinished, RunState
+from fedloop_server.runs.state import Event, RunFailed, RunFinished, RunState, RunStopped
+from fedloop_server.runs.surroundings import Surroundings
 
 __all__ = ["HOME_KEY", "RUN_KEY", "app", "drive", "server_app"]
 
@@ -30,36 +33,37 @@ RUN_KEY = "fedloop-run"
 Observer = Callable[[RunState, Event], None]
 
 
-def drive(grid: Grid, home: CoordinatorHome, run_id: str, observe: Observer | None = None) -> RunState:
+def drive(
+    grid: Grid, home: CoordinatorHome, run_id: str, surroundings: Surroundings, observe: Observer | None = None
+) -> RunState:
     """Drives a run, from its beginning or from where its last process left it; returns its state at the end.
 
-    A failure that has a name ends the run as failed, in the journal and the registry; it is not raised. Anything else is,
-    and leaves the run open, as a process that dies does: it can be taken up again.
+    A failure that has a name ends the run as failed, and a person's wish as stopped, in the journal and the registry; neither
+    is raised. Anything else is, and leaves the run open, as a process that dies does: it can be taken up again.
+
+    Raises:
+        RunBusy: another process drives the run.
+        RunError: there is no such run.
+        StorageError: the end of the run cannot be written.
     """
     plan = home.plan(run_id)
-    journal = home.journal(run_id, observe)
-    if journal.state.ended:
-        return journal.state
-    with closing(home.registry()) as registry:
+    with drives(home.run_folder(run_id)), closing(home.registry()) as registry:
+        journal = home.journal(run_id, observe)
         _open(registry, plan)
-        try:
-            _attempt(grid, home, registry, plan, journal)
-        except FedloopError as error:
-            journal.record(RunFailed(code=error.code, reason=error.message, unix=time.time()))
-            registry.finish_run(run_id, records.RunState.FAILED, str(error))
-        else:
-            journal.record(RunFinished(unix=time.time()))
-            registry.finish_run(run_id, records.RunState.SUCCEEDED)
-    return journal.state
+        if not journal.state.ended:
+            settle(registry, run_id, journal.state)
+            _to_the_end(grid, home, registry, plan, journal, surroundings)
+        settle(registry, run_id, journal.state)
+        return journal.state
 
 
-def server_app(observe: Observer) -> ServerApp:
+def server_app(observe: Observer, surroundings: Surroundings) -> ServerApp:
     """The app with somebody who watches each event, for the process that runs it."""
     watched = ServerApp()
 
     @watched.main()
     def main(grid: Grid, context: Context) -> None:
-        drive(grid, _home(context), str(context.run_config[RUN_KEY]), observe)
+        drive(grid, _home(context), str(context.run_config[RUN_KEY]), surroundings, observe)
 
     return watched
 
@@ -69,7 +73,9 @@ app = ServerApp()
 
 @app.main()
 def _main(grid: Grid, context: Context) -> None:
-    drive(grid, _home(context), str(context.run_config[RUN_KEY]))
+    home, run_id = _home(context), str(context.run_config[RUN_KEY])
+    with deployed_surroundings(home, run_id) as surroundings:
+        drive(grid, home, run_id, surroundings)
 
 
 def _home(context: Context) -> CoordinatorHome:
@@ -82,12 +88,37 @@ def _open(registry: Registry, plan: RunPlan) -> None:
         registry.open_run(plan.run_id, plan.task.digest.hex(), plan.warm_from)
 
 
-def _attempt(grid: Grid, home: CoordinatorHome, registry: Registry, plan: RunPlan, journal: RunJournal) -> None:
+def _to_the_end(
+    grid: Grid,
+    home: CoordinatorHome,
+    registry: Registry,
+    plan: RunPlan,
+    journal: RunJournal,
+    surroundings: Surroundings,
+) -> None:
+    try:
+        _attempt(grid, home, registry, plan, journal, surroundings)
+    except RunCancelled:
+        journal.record(RunStopped(unix=time.time()))
+    except FedloopError as error:
+        journal.record(RunFailed(code=error.code, reason=error.message, unix=time.time()))
+    else:
+        journal.record(RunFinished(unix=time.time()))
+
+
+def _attempt(
+    grid: Grid,
+    home: CoordinatorHome,
+    registry: Registry,
+    plan: RunPlan,
+    journal: RunJournal,
+    surroundings: Surroundings,
+) -> None:
     key = home.envelope_key
     model = _model(home, registry, plan)
 
     def connect(attempt: int) -> Exchange:
-        return Exchange(grid, key, run_id=plan.run_id, attempt=attempt, task_digest=plan.task.digest)
+        return Exchange(grid, key, surroundings, run_id=plan.run_id, attempt=attempt, task_digest=plan.task.digest)
 
     driver = RunDriver(plan, journal, model, connect)
     driver.train()

@@ -13,11 +13,13 @@ from fedloop_server.app import HOME_KEY, RUN_KEY, server_app
 from fedloop_server.home import CoordinatorHome
 from fedloop_server.runs.plan import RunPlan
 from fedloop_server.runs.state import Event, RunState
+from fedloop_server.runs.surroundings import FixedDirectory, SiteKey, Surroundings
 from fedloop_simulations.grid import RUN_ID, InProcessGrid, Node
+from fedloop_simulations.keys import rehearsal_key
 from fedloop_simulations.site_worker import SiteFactory
 from fedloop_simulations.worker_grid import WorkerGrid
 
-__all__ = ["run_in_process", "run_with_workers"]
+__all__ = ["rehearsal_directory", "run_in_process", "run_with_workers"]
 
 _FIRST_NODE = 1000
 Observer = Callable[[RunState, Event], None]
@@ -29,7 +31,7 @@ def run_in_process(
     """Stores the plan, or finds it stored, and drives the run to its end; a run that was begun goes on."""
     names = _numbered(endpoints)
     grid = InProcessGrid({node: Node(relay(endpoints[name]), {SITE_KEY: name}) for node, name in names.items()})
-    return _run(grid, home, plan, observe)
+    return _run(grid, home, plan, names, observe)
 
 
 def run_with_workers(
@@ -45,15 +47,21 @@ def run_with_workers(
     Raises:
         RunError: a worker could not make its sites.
     """
-    with WorkerGrid(_numbered(names), factory, workers) as grid:
-        return _run(grid, home, plan, observe)
+    numbered = _numbered(names)
+    with WorkerGrid(numbered, factory, workers) as grid:
+        return _run(grid, home, plan, numbered, observe)
+
+
+def rehearsal_directory(nodes: Mapping[int, str]) -> FixedDirectory:
+    """Sites of this machine by node id, with the keys of rehearsals."""
+    return FixedDirectory({node: SiteKey(name, rehearsal_key(name).verifying) for node, name in nodes.items()})
 
 
 def _numbered(names: Iterable[str]) -> dict[int, str]:
     return dict(enumerate(sorted(names), _FIRST_NODE))
 
 
-def _run(grid: Grid, home: CoordinatorHome, plan: RunPlan, observe: Observer) -> RunState:
+def _run(grid: Grid, home: CoordinatorHome, plan: RunPlan, names: Mapping[int, str], observe: Observer) -> RunState:
     home.store_plan(plan)
     context = Context(
         run_id=RUN_ID,
@@ -62,5 +70,5 @@ def _run(grid: Grid, home: CoordinatorHome, plan: RunPlan, observe: Observer) ->
         state=RecordDict(),
         run_config={HOME_KEY: str(home.folder), RUN_KEY: plan.run_id},
     )
-    server_app(observe)(grid, context)
+    server_app(observe, Surroundings(rehearsal_directory(names)))(grid, context)
     return home.journal(plan.run_id).state

@@ -13,6 +13,8 @@ from fedloop_clients.app import SITE_KEY, relay
 from fedloop_core.keys import SigningKey
 from fedloop_proto.coordination.v1.coordination_pb2 import CollectMoments, Instruction
 from fedloop_server.runs.exchange import Exchange
+from fedloop_server.runs.surroundings import Surroundings
+from fedloop_simulations.federation import rehearsal_directory
 from fedloop_simulations.flower_internals import Run
 from fedloop_simulations.grid import InProcessGrid, Node
 
@@ -63,12 +65,13 @@ class CountingGrid(InProcessGrid):
         return super().push_messages(messages)
 
 
-@pytest.mark.parametrize(("far", "pushes"), [(True, [3, 3]), (False, [3, 1, 1, 1])])
+@pytest.mark.parametrize(("far", "pushes"), [(True, [3]), (False, [1, 1, 1])])
 def test_questions_go_out_as_the_grid_likes_them(sites: ModuleType, far: bool, pushes: list[int]) -> None:
     near = CountingGrid({node: Node(relay(sites.echo(name)), {SITE_KEY: name}) for node, name in NAMES.items()})
     near.pushed = []
     grid = FarGrid(near) if far else near
-    exchange = Exchange(grid, SigningKey.generate(), run_id="run-1", attempt=1, task_digest=b"")
+    around = Surroundings(rehearsal_directory(NAMES))
+    exchange = Exchange(grid, SigningKey.generate(), around, run_id="run-1", attempt=1, task_digest=b"")
     assert exchange.gather(3, 5.0) == ("a", "b", "c")
     work = {name: Instruction(collect_moments=CollectMoments()) for name in NAMES.values()}
     replies = list(exchange.ask(0, work, {}, deadline_seconds=5.0))

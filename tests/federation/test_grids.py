@@ -11,7 +11,7 @@ import pytest
 from flwr.app import ArrayRecord, Message
 
 from fedloop_clients.app import SITE_KEY, relay
-from fedloop_core.federation.records import DESCRIBE, EVALUATE, IDENTIFY, MOMENTS, TRAIN, array_record, pack, unpack
+from fedloop_core.federation.records import DESCRIBE, EVALUATE, MOMENTS, TRAIN, array_record, pack, unpack
 from fedloop_simulations.grid import InProcessGrid, LocalGrid, Node
 from fedloop_simulations.worker_grid import WorkerGrid
 
@@ -65,11 +65,6 @@ def test_a_reply_belongs_to_its_question_and_is_handed_over_once(grid: LocalGrid
 def test_every_kind_of_question_reaches_the_site(grid: LocalGrid, kind: str) -> None:
     (reply,) = grid.send_and_receive([Message(pack(b"", ArrayRecord()), 7, kind)])
     assert unpack(reply.content)[0].startswith(b" a ")
-
-
-def test_a_node_says_which_site_it_is(grid: LocalGrid) -> None:
-    replies = grid.send_and_receive([Message(pack(b"", ArrayRecord()), node, IDENTIFY) for node in NAMES])
-    assert sorted(unpack(reply.content)[0].decode() for reply in replies) == sorted(NAMES.values())
 
 
 def test_a_site_keeps_its_state_and_is_asked_in_order(grid: LocalGrid) -> None:

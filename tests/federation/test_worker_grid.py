@@ -28,7 +28,7 @@ from fedloop_simulations.federation import run_in_process, run_with_workers
 from fedloop_simulations.worker_grid import WorkerGrid
 
 SITES = tuple(f"site-{at}" for at in range(8))
-TIMES = ("unix",)
+TIMES = ("unix", "took", "waiting_seconds", "aggregating_seconds", "checkpointing_seconds")
 
 
 def plan(quorum: float = 1.0) -> RunPlan:
@@ -80,7 +80,8 @@ def test_a_worker_that_dies_in_a_round_leaves_its_sites_out_and_the_round_closes
     gone = {left_out.site for left_out in state.left_out if left_out.round == 2}
     assert {"site-3"} <= gone <= set(SITES[1::2])  # those of its worker; who had answered before is in the round
     assert {left_out.site for left_out in state.left_out if left_out.round == 3} == set(SITES[1::2])
-    assert {left_out.code for left_out in state.left_out} == {"FL-RUN-011"}
+    codes = {(left_out.round, left_out.code) for left_out in state.left_out}
+    assert codes == {(2, "FL-RUN-011"), (3, "FL-RUN-010")}  # it broke off, and then it is not connected
 
 
 def test_sites_of_a_dead_worker_are_refused_and_their_nodes_are_gone(

@@ -16,6 +16,8 @@ from fedloop_clients.app import SITE_KEY, relay
 from fedloop_clients.endpoint import Question, Reply
 from fedloop_core.arrays import digest
 from fedloop_core.errors import QuorumNotReached
+from fedloop_core.federation.answers import sign_answer
+from fedloop_core.federation.protocol import PROTOCOL
 from fedloop_core.keys import SigningKey, unseal
 from fedloop_core.schema import ClassLabel, NumericFeature
 from fedloop_core.task import Task
@@ -34,7 +36,10 @@ from fedloop_server.runs.journal import RunJournal
 from fedloop_server.runs.model import model_of
 from fedloop_server.runs.plan import RunPlan
 from fedloop_server.runs.state import AnswersMeasured, Event, RoundClosed, RunState
+from fedloop_server.runs.surroundings import Surroundings
+from fedloop_simulations.federation import rehearsal_directory
 from fedloop_simulations.grid import InProcessGrid, Node
+from fedloop_simulations.keys import rehearsal_key
 
 KEY = SigningKey.generate()
 Arrays = dict[str, Any]
@@ -78,6 +83,7 @@ class ScriptedSite:
             round=instruction.round,
             site=self.name,
             instruction_digest=body_digest,
+            protocol=PROTOCOL,
         )
         arrays: Arrays = {}
         if kind == "describe_data":
@@ -98,7 +104,7 @@ class ScriptedSite:
                 arrays = self.misdeed(answer, arrays)
         if not answer.arrays_digest:
             answer.arrays_digest = digest(arrays)
-        return Reply(answer.SerializeToString(), arrays)
+        return Reply(sign_answer(answer, rehearsal_key(self.name)), arrays)
 
     def update(self, round_number: int, received: Arrays) -> Arrays:
         seed = int.from_bytes(hashlib.sha256(f"{self.name} {round_number}".encode()).digest()[:4], "little")
@@ -110,15 +116,26 @@ class ScriptedSite:
         }
 
 
-def driver(folder: Path, chosen: Task, sites: Sequence[ScriptedSite]) -> RunDriver:
+def around(names: Sequence[str]) -> Surroundings:
+    return Surroundings(rehearsal_directory(dict(enumerate(names, 100))))
+
+
+def driver(
+    folder: Path,
+    chosen: Task,
+    sites: Sequence[ScriptedSite],
+    surroundings: Surroundings | None = None,
+    journal: RunJournal | None = None,
+) -> RunDriver:
     grid = InProcessGrid({n: Node(relay(site), {SITE_KEY: site.name}) for n, site in enumerate(sites, 100)})
+    surroundings = surroundings or around([site.name for site in sites])
     plan = RunPlan(run_id="run-1", task=chosen, seed=3, private=False, expected_sites=len(sites))
     return RunDriver(
         plan,
-        RunJournal(folder),
+        journal or RunJournal(folder),
         model_of(chosen, plan.seed),
         lambda attempt: Exchange(
-            grid, KEY, run_id="run-1", attempt=attempt, task_digest=chosen.digest, now_unix=lambda: 0.0
+            grid, KEY, surroundings, run_id="run-1", attempt=attempt, task_digest=chosen.digest, now_unix=lambda: 0.0
         ),
     )
 
@@ -199,7 +216,7 @@ def refusing(answer: Answer, arrays: Arrays) -> Arrays:
         (reordered, "FL-UPD-001"),
         (other_digest, "FL-UPD-001"),
         (other_round, "FL-UPD-001"),
-        (other_site, "FL-UPD-001"),
+        (other_site, "FL-TRUST-011"),
         (later_attempt, "FL-UPD-001"),
         (refusing, "FL-PRIV-002"),
     ],
@@ -263,7 +280,13 @@ def test_a_run_that_dies_anywhere_goes_on_to_the_same_weights(tmp_path: Path, di
                 journal,
                 model_of(chosen, plan.seed),
                 lambda number: Exchange(
-                    grid, KEY, run_id="run-1", attempt=number, task_digest=chosen.digest, now_unix=lambda: 0.0
+                    grid,
+                    KEY,
+                    around([member.name for member in members]),
+                    run_id="run-1",
+                    attempt=number,
+                    task_digest=chosen.digest,
+                    now_unix=lambda: 0.0,
                 ),
             ).train()
         )
@@ -286,11 +309,10 @@ def test_a_resumed_run_goes_on_without_a_member_that_has_not_come_back(tmp_path:
             return super().record(event)
 
     members = sites(4)
-    run = driver(tmp_path, task(), members)
-    run._journal = Dying(tmp_path)
+    run = driver(tmp_path, task(), members, journal=Dying(tmp_path))
     with pytest.raises(Killed):
         run.train()
-    driver(tmp_path, task(), members[:3]).train()
+    driver(tmp_path, task(), members[:3], around([member.name for member in members])).train()
     state = RunJournal(tmp_path).state
     assert [len(closed.folded) for closed in state.rounds] == [4, 3, 3]
     assert [(out.site, out.round, out.code, out.reason) for out in state.left_out] == [
@@ -304,7 +326,7 @@ def test_a_round_that_cannot_reach_its_quorum_without_the_missing_asks_nobody(tm
     few = members[:1]
     asked = len(few[0].asked)
     with pytest.raises(QuorumNotReached, match=r"round 2: 0 of 4 .* 3 are needed.*site-1 .*not connected"):
-        driver(tmp_path, task(count=2), few).train()
+        driver(tmp_path, task(count=2), few, around([member.name for member in members])).train()
     assert len(few[0].asked) == asked
 
 

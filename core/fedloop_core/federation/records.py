@@ -18,7 +18,6 @@ from fedloop_core.errors import UpdateRefused
 __all__ = [
     "DESCRIBE",
     "EVALUATE",
-    "IDENTIFY",
     "MESSAGE_TYPES",
     "MOMENTS",
     "TRAIN",
@@ -29,12 +28,11 @@ __all__ = [
     "unpack",
 ]
 
-IDENTIFY = "query.identify"
 DESCRIBE = "query.describe"
 MOMENTS = "query.moments"
 TRAIN = "train"
 EVALUATE = "evaluate"
-MESSAGE_TYPES = (IDENTIFY, DESCRIBE, MOMENTS, TRAIN, EVALUATE)
+MESSAGE_TYPES = (DESCRIBE, MOMENTS, TRAIN, EVALUATE)
 
 _CONFIG = "fedloop"
 _BODY = "body"

@@ -25,7 +25,7 @@ __all__ = [
 
 
 class RunState(StrEnum):
-    """Where a run stands; all but ``RUNNING`` are final."""
+    """Where a run stands; a person may open one again that failed or was cancelled."""
 
     RUNNING = "running"
     SUCCEEDED = "succeeded"

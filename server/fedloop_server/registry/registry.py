@@ -111,6 +111,19 @@ class Registry:
             row.state, row.reason, row.summary, row.finished_at = state, reason, summary, self._clock()
             return mapping.run_record(row)
 
+    def reopen_run(self, run_id: str) -> RunRecord:
+        """Takes an end that was not a success back, since a person lets the run go on.
+
+        Raises:
+            RegistryError: no such run, or it succeeded.
+        """
+        with self._database.writing() as session:
+            row = _run(session, run_id)
+            if row.state == RunState.SUCCEEDED:
+                raise RegistryError(f"run {run_id} has ended: {row.state}.")
+            row.state, row.reason, row.finished_at = RunState.RUNNING, "", None
+            return mapping.run_record(row)
+
     def run(self, run_id: str) -> RunRecord:
         """One run.
 

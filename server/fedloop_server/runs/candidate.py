@@ -16,10 +16,12 @@ from fedloop_server.registry import Registry, Verdict, VersionMetric
 from fedloop_server.release import PublishedArtifact
 from fedloop_server.runs.answers import measured_in
 from fedloop_server.runs.estimates import Estimate, estimate
-from fedloop_server.runs.exchange import Exchange, SiteAnswer, SiteFailure
+from fedloop_server.runs.exchange import Exchange
 from fedloop_server.runs.journal import RunJournal
+from fedloop_server.runs.leaving import left_out_of, refused_by_gate
 from fedloop_server.runs.plan import RunPlan
 from fedloop_server.runs.quality import decide
+from fedloop_server.runs.replies import SiteAnswer, SiteFailure
 from fedloop_server.runs.state import ArtifactMeasured, GateDecided, LeftOut, Measured, SiteLeftOut, VersionRegistered
 from fedloop_server.runs.statement import lineage_of, privacy_of
 
@@ -41,7 +43,11 @@ class Candidate:
         self._asked = 0
 
     def make(self, arrays: NamedArrays) -> int:
-        """Registers, exports, evaluates and judges; returns the version's number."""
+        """Registers, exports, evaluates and judges; returns the version's number.
+
+        Raises:
+            RunCancelled: a person wants the run to stop.
+        """
         version = self._register()
         artifacts = self._export(version, arrays)
         for artifact in artifacts:
@@ -70,6 +76,7 @@ class Candidate:
         wanted = tuple(dict.fromkeys((FLOAT_REFERENCE, *self._task.export.targets)))
         there = {artifact.kind for artifact in record.artifacts}
         if not there.issuperset(wanted):
+            self._exchange.look()
             export = self._task.export.model_copy(update={"targets": wanted})
             request = ExportRequest(
                 task=self._task.model_copy(update={"export": export}),
@@ -90,7 +97,8 @@ class Candidate:
         known = self._journal.state.measured(version, artifact.kind)
         if known is not None:
             return known
-        sites = sorted(member.site for member in self._journal.state.members)
+        state = self._journal.state
+        sites = sorted({member.site for member in state.members} - state.barred_sites)
         work = {
             site: Instruction(
                 evaluate_artifact=EvaluateArtifact(
@@ -108,17 +116,18 @@ class Candidate:
             else:
                 measured.extend(found)
         ordered = tuple(sorted(measured, key=lambda counts: counts.site))
+        self._exchange.keep()
         self._journal.record(ArtifactMeasured(version=version, kind=artifact.kind, measured=ordered))
         return ordered
 
     def _found(self, reply: SiteAnswer | SiteFailure, round_number: int) -> tuple[Measured, ...] | LeftOut:
         """What a site measured, or why it counts for nothing."""
         if isinstance(reply, SiteFailure):
-            return LeftOut(site=reply.site, round=round_number, code=reply.code, reason=reply.reason)
+            return left_out_of(reply, round_number)
         try:
             return measured_in(reply.site, self._task.label, reply.answer.evaluation)
         except UpdateRefused as error:
-            return LeftOut(site=reply.site, round=round_number, code=error.code, reason=error.message)
+            return left_out_of(refused_by_gate(reply, error), round_number)
 
     def _measure_production(self) -> Estimate | None:
         """The version in production on today's rows, by the artifact that most devices run."""

@@ -12,37 +12,28 @@ from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 
-from fedloop_core.arrays import ArraySpec, NamedArrays, digest
-from fedloop_core.errors import QuorumNotReached, RunError, UpdateRefused
-from fedloop_core.task.document import NewtonRaphson, Task
-from fedloop_proto.coordination.v1.coordination_pb2 import (
-    CollectMoments,
-    DescribeData,
-    Instruction,
-    SumDerivatives,
-    TrainLocally,
-)
-from fedloop_server.aggregation.algorithms import Algorithm, algorithm_of
+from fedloop_core.arrays import ArraySpec, NamedArrays
+from fedloop_core.errors import QuorumNotReached, RunError, SiteRevoked, UpdateRefused
+from fedloop_core.task.document import Task
+from fedloop_proto.coordination.v1.coordination_pb2 import CollectMoments, Instruction
+from fedloop_server.aggregation.algorithms import algorithm_of
 from fedloop_server.aggregation.fixed_point import FixedPointSum
-from fedloop_server.aggregation.gate import check_update
-from fedloop_server.runs.answers import evaluation_in, measured_in, spend_in
-from fedloop_server.runs.exchange import Exchange, SiteAnswer
+from fedloop_server.runs.exchange import Exchange
+from fedloop_server.runs.joining import Joining
 from fedloop_server.runs.journal import RunJournal
+from fedloop_server.runs.leaving import left_out_of, refused_by_gate, revoked
 from fedloop_server.runs.model import RunModel
 from fedloop_server.runs.plan import RunPlan
+from fedloop_server.runs.replies import SiteAnswer, SiteFailure
 from fedloop_server.runs.round import RoundProgress, Verdict
+from fedloop_server.runs.rounds import OpenRound, question_of
 from fedloop_server.runs.state import (
     AttemptStarted,
-    LeftOut,
-    Measured,
     Member,
     Phase,
-    RoundClosed,
     RoundOpened,
     ScalerFixed,
-    SiteAdmitted,
     SiteLeftOut,
-    SiteSpend,
 )
 
 __all__ = ["RunDriver"]
@@ -72,76 +63,72 @@ class RunDriver:
         attempt = journal.state.attempt + 1
         journal.record(AttemptStarted(attempt=attempt, unix=now_unix()))
         self.exchange = connect(attempt)
+        self._joining = Joining(self._task, journal, self.exchange)
 
     def train(self) -> NamedArrays:
         """Runs every round that is not safe yet; returns the trained arrays with those of the scaler.
 
         Raises:
             QuorumNotReached: too few sites at the start or in a round; the journal says who and why.
+            RunCancelled: a person wants the run to stop.
         """
         self._gather()
         if self._journal.state.phase is Phase.GATHERING:
-            self._describe()
+            self._joining.describe_all()
+            self._check_members(0)
             self._fix_scaler()
         else:
             self._restore()
-        algorithm = algorithm_of(self._task, sum(member.rows for member in self._journal.state.members))
         while self._journal.state.completed_rounds < self._task.rounds.count:
-            self._round(algorithm)
+            self._round()
         return self._model.all_arrays()
 
     def _gather(self) -> None:
-        needed = math.ceil(self._task.rounds.quorum * self._plan.expected_sites)
-        sites = self.exchange.gather(self._plan.expected_sites, self._task.rounds.deadline_seconds)
-        if len(sites) < max(1, needed):
+        barred = self._journal.state.barred_sites
+        sites = self.exchange.gather(self._plan.expected_sites, self._task.rounds.deadline_seconds, barred)
+        if len(sites) < self._needed:
             raise QuorumNotReached(
-                f"{len(sites)} of {self._plan.expected_sites} sites are connected; {needed} are needed.",
+                f"{len(sites)} of {self._plan.expected_sites} sites are connected; {self._needed} are needed.",
                 hint="See which sites are missing, or lower rounds.quorum.",
             )
 
-    def _describe(self) -> None:
-        document = self._task.canonical()
-        work = {s: Instruction(describe_data=DescribeData(task_document=document)) for s in self.exchange.sites}
-        for reply in self._ask(0, work, {}):
-            description = reply.answer.data_description
-            if not description.admitted:
-                self._leave_out(reply.site, 0, "FL-DATA-006", f"data gate: {', '.join(description.reasons)}")
-                continue
-            by_rows = self._task.rounds.weighting == "rows"
-            member = Member(
-                site=reply.site,
-                weight=max(1, description.rows) if by_rows else 1,
-                rows=max(1, description.rows),
-                rows_noised=description.rows_noised,
-                data_fingerprint=description.data_fingerprint.hex(),
-            )
-            self._journal.record(SiteAdmitted(member=member))
-        needed = max(1, math.ceil(self._task.rounds.quorum * self._plan.expected_sites))
-        if len(self._journal.state.members) < needed:
+    @property
+    def _needed(self) -> int:
+        """Sites without which the run does not go on: the quorum of those expected, less those revoked since."""
+        revoked = sum(1 for out in self._journal.state.barred if out.code == SiteRevoked.code)
+        return max(1, math.ceil(self._task.rounds.quorum * (self._plan.expected_sites - revoked)))
+
+    def _check_members(self, number: int) -> None:
+        """Stops a run that has too few sites left.
+
+        Raises:
+            QuorumNotReached: names those left out of this round, or of the run.
+        """
+        members = self._members()
+        if len(members) < self._needed:
             raise QuorumNotReached(
-                f"{len(self._journal.state.members)} of {self._plan.expected_sites} sites may take part; "
-                f"{needed} are needed. Left out: {self._who_is_out(0)}.",
+                f"{len(members)} of {self._plan.expected_sites} sites may take part; "
+                f"{self._needed} are needed. Left out: {self._who_is_out(number)}.",
                 hint="Correct the data at these sites, or lower rounds.quorum.",
             )
 
     def _fix_scaler(self) -> None:
         if self._model.wants_moments:
             names = ("sum", "sum_of_squares", "count")
-            total: FixedPointSum | None = None
-            work = {m.site: Instruction(collect_moments=CollectMoments()) for m in self._sorted_members()}
+            spec = ArraySpec(names, ((self._model.scaled_columns,),) * 3, ("float64",) * 3)
+            work = {site: Instruction(collect_moments=CollectMoments()) for site in self._members()}
+            total = FixedPointSum(spec, largest_value=self._model.largest_moment, total_weight=max(len(work), 1))
             for reply in self._ask(0, work, {}):
-                spec = ArraySpec(names, ((self._model.scaled_columns,),) * 3, ("float64",) * 3)
-                if total is None:
-                    total = FixedPointSum(spec, largest_value=self._model.largest_moment, total_weight=len(work))
                 try:
                     total.add(reply.arrays)
                 except UpdateRefused as error:
-                    self._leave_out(reply.site, 0, error.code, error.message)
-            if total is None or total.weight == 0:
+                    self._leave_out(refused_by_gate(reply, error), 0)
+            if total.weight == 0:
                 raise QuorumNotReached(f"no site sent its moments. Left out: {self._who_is_out(0)}.")
             sums = total.sum()
             self._model.set_moments(*(sums[name] for name in names))
         checkpoint = self._journal.save_checkpoint("round-0", self._model.all_arrays())
+        self.exchange.keep()
         self._journal.record(ScalerFixed(checkpoint=checkpoint))
 
     def _restore(self) -> None:
@@ -150,60 +137,44 @@ class RunDriver:
             raise RunError("the journal names no checkpoint although training had begun.")
         self._model.load(self._journal.load_checkpoint(checkpoint, self._model.names))
 
-    def _round(self, algorithm: Algorithm) -> None:
+    def _round(self) -> None:
         number = self._journal.state.completed_rounds + 1
-        members = {member.site: member for member in self._sorted_members()}
+        self.exchange.look()
+        self._joining.welcome()
+        self._note_revoked(number)
+        self._check_members(number)
+        members = self._members()
         asked = self._sample(tuple(members), number)
         self._journal.record(RoundOpened(round=number, asked=asked, unix=self._now_unix()))
-        sums = algorithm.accumulator(self._model.trained, sum(members[site].weight for site in asked))
-        rounds = self._task.rounds
-        progress = RoundProgress(frozenset(asked), rounds.quorum, self._clock() + rounds.deadline_seconds)
-        measured: list[Measured] = []
-        spends: list[SiteSpend] = []
-        work = {site: self._question(number) for site in asked}
-        for reply in self._ask(number, work, self._model.all_arrays(), progress):
+        rows = sum(member.rows for member in self._journal.state.members)
+        chosen = {site: members[site] for site in asked}
+        opened = OpenRound(self._task, number, chosen, self._model, algorithm_of(self._task, rows), self._clock)
+        for reply in self._ask(
+            number, question_of(self._task, number, asked), self._model.all_arrays(), opened.progress
+        ):
             try:
-                found = measured_in(reply.site, self._task.label, evaluation_in(reply.answer))
-                self._fold(sums, reply, members[reply.site])
+                opened.fold(reply)
             except UpdateRefused as error:
-                progress.refused.add(reply.site)
-                self._leave_out(reply.site, number, error.code, error.message)
-                continue
-            progress.answered.add(reply.site)
-            measured.extend(found)
-            spends.extend(spend_in(reply.site, reply.answer))
+                opened.progress.refused.add(reply.site)
+                self._leave_out(refused_by_gate(reply, error), number)
+        progress = opened.progress
         if progress.decide(math.inf) is Verdict.FAIL:
             raise QuorumNotReached(
                 f"round {number}: {len(progress.answered)} of {len(asked)} sites answered; {progress.needed} are needed. "
                 f"Left out: {self._who_is_out(number)}."
             )
-        self._model.trained = algorithm.step(self._model.trained, sums)
-        arrays = self._model.all_arrays()
-        self._journal.record(
-            RoundClosed(
-                round=number,
-                folded=tuple(sorted(progress.answered)),
-                checkpoint=self._journal.save_checkpoint(f"round-{number}", arrays),
-                digest=digest(arrays).hex(),
-                measured=tuple(sorted(measured, key=lambda m: m.site)),
-                spends=tuple(sorted(spends, key=lambda s: s.site)),
-                unix=self._now_unix(),
-            )
-        )
+        arrays = opened.move_model()
+        before = self._clock()
+        checkpoint = self._journal.save_checkpoint(f"round-{number}", arrays)
+        self.exchange.keep()
+        took = self._clock() - before
+        left_out = tuple(out for out in self._journal.state.left_out if out.round == number and out.site in asked)
+        self._journal.record(opened.closed(checkpoint, arrays, left_out, took, self._now_unix()))
 
-    def _question(self, number: int) -> Instruction:
-        every = self._task.rounds.evaluate_every
-        evaluate = every > 0 and number > 1 and (number - 1) % every == 0
-        if isinstance(self._task.training, NewtonRaphson):
-            return Instruction(sum_derivatives=SumDerivatives(evaluate=evaluate))
-        return Instruction(train_locally=TrainLocally(rounds_planned=self._task.rounds.count, evaluate=evaluate))
-
-    def _fold(self, sums: FixedPointSum, reply: SiteAnswer, member: Member) -> None:
-        if isinstance(self._task.training, NewtonRaphson):
-            sums.add(reply.arrays)
-            return
-        check_update(reply.arrays, sums.spec, maximum_norm=self._task.gates.update.maximum_norm)
-        sums.add(reply.arrays, member.weight)
+    def _note_revoked(self, number: int) -> None:
+        """Members that are no longer active are not asked, and the quorum does not wait for them."""
+        for site in sorted(set(self._members()) - self.exchange.active):
+            self._leave_out(revoked(site), number)
 
     def _ask(
         self, number: int, work: Mapping[str, Instruction], arrays: NamedArrays, progress: RoundProgress | None = None
@@ -214,14 +185,14 @@ class RunDriver:
             if isinstance(reply, SiteAnswer):
                 yield reply
                 continue
-            self._leave_out(reply.site, number, reply.code, reply.reason)
+            self._leave_out(reply, number)
             if progress is not None:
                 progress.refused.add(reply.site)
                 if progress.decide(self._clock()) is Verdict.FAIL:
                     return
 
-    def _leave_out(self, site: str, number: int, code: str, reason: str) -> None:
-        self._journal.record(SiteLeftOut(left_out=LeftOut(site=site, round=number, code=code, reason=reason)))
+    def _leave_out(self, failure: SiteFailure, number: int) -> None:
+        self._journal.record(SiteLeftOut(left_out=left_out_of(failure, number)))
 
     def _who_is_out(self, number: int) -> str:
         """The sites left out of a round and why; of many, the first few and how many more."""
@@ -230,8 +201,11 @@ class RunDriver:
         more = [f"and {len(out) - _MOST_NAMED} more"] if len(out) > _MOST_NAMED else []
         return "; ".join((*named, *more)) or "nobody"
 
-    def _sorted_members(self) -> list[Member]:
-        return sorted(self._journal.state.members, key=lambda member: member.site)
+    def _members(self) -> dict[str, Member]:
+        """The members that were not left out for good, in the order of their names."""
+        state = self._journal.state
+        barred = state.barred_sites
+        return {m.site: m for m in sorted(state.members, key=lambda m: m.site) if m.site not in barred}
 
     def _sample(self, sites: tuple[str, ...], number: int) -> tuple[str, ...]:
         """The sites of a round. No amplification is claimed for this sampling, so any stable choice will do."""

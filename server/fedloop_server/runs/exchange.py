@@ -1,44 +1,33 @@
 """Asking sites over Flower's Grid and taking their answers one by one as they arrive.
 
-One message for each site; one message id a pull, since the grid hands over every ready reply of the ids it is given and
-memory would grow with the number of sites. A reply that is not what was asked for becomes a failure of that site and never
-an exception: one bad site does not stop the others.
+Who a site is, at which node it is reached and with which key it signs is the directory's word and nobody else's. A reply that
+is not what was asked for becomes a failure of that site and never an exception: one bad site does not stop the others.
 """
 
 from __future__ import annotations
 
-import logging
+import hashlib
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from dataclasses import replace
+from functools import partial
 
-import numpy as np
-from flwr.app import ArrayRecord, Message
 from flwr.serverapp import Grid
-from google.protobuf.message import DecodeError
-from numpy.typing import NDArray
 
 from fedloop_core.arrays import NamedArrays, digest
-from fedloop_core.errors import FedloopError, UpdateRefused
-from fedloop_core.federation.names import is_site_name
-from fedloop_core.federation.records import (
-    DESCRIBE,
-    EVALUATE,
-    IDENTIFY,
-    MOMENTS,
-    TRAIN,
-    array_record,
-    pack,
-    parts,
-    unpack,
-)
+from fedloop_core.audit import AuditHead
+from fedloop_core.federation.protocol import PROTOCOL
+from fedloop_core.federation.records import DESCRIBE, EVALUATE, MOMENTS, TRAIN, array_record
 from fedloop_core.keys import SigningKey, seal
-from fedloop_proto.coordination.v1.coordination_pb2 import Answer, Instruction
+from fedloop_proto.coordination.v1.coordination_pb2 import Envelope, Instruction, LogHead
+from fedloop_server.runs.asked import Asked, Patience, Sending
+from fedloop_server.runs.heads import HeadsOfRun
+from fedloop_server.runs.post import Post
+from fedloop_server.runs.replies import Question, SiteAnswer, SiteFailure
+from fedloop_server.runs.roster import Roster
+from fedloop_server.runs.surroundings import Surroundings
 
-__all__ = ["Exchange", "NearGrid", "SiteAnswer", "SiteFailure"]
-
-_LOG = logging.getLogger(__name__)
+__all__ = ["Exchange"]
 
 _KINDS: Mapping[str, tuple[str, str]] = {  # of work: the message's type, and the field of the answer
     "describe_data": (DESCRIBE, "data_description"),
@@ -47,48 +36,21 @@ _KINDS: Mapping[str, tuple[str, str]] = {  # of work: the message's type, and th
     "sum_derivatives": (TRAIN, "derivatives"),
     "evaluate_artifact": (EVALUATE, "evaluation"),
 }
-_NO_REPLY = "FL-RUN-010"
-_BROKEN_REPLY = "FL-RUN-011"
-
-
-@dataclass(frozen=True)
-class SiteAnswer:
-    """What a site answered, checked to belong to the question."""
-
-    site: str
-    answer: Answer
-    arrays: dict[str, NDArray[np.generic]]
-
-
-@dataclass(frozen=True)
-class SiteFailure:
-    """Why a site has no answer: a code, the fields that it sent along, and a sentence."""
-
-    site: str
-    code: str
-    fields: Mapping[str, str]
-    reason: str
-
-
-@runtime_checkable
-class NearGrid(Protocol):
-    """A grid over nodes of this machine: each message costs the same alone, and replies are noticed as they come."""
-
-    def wait(self, seconds: float) -> None:
-        """Returns when a reply may be there, at the latest after ``seconds``."""
 
 
 class Exchange:
     """Questions and answers of one attempt of a run.
 
     ``clock`` is monotonic seconds; ``now_unix`` wall seconds for the expiry of instructions. A grid is asked again every
-    ``poll_seconds``; a ``NearGrid`` as soon as a reply comes, and its sites begin before all questions are sealed.
+    ``poll_seconds``, a ``NearGrid`` as soon as a reply comes. ``patience`` None: that of the kind of grid, which is none for
+    sites of this machine.
     """
 
     def __init__(
         self,
         grid: Grid,
         key: SigningKey,
+        surroundings: Surroundings,
         *,
         run_id: str,
         attempt: int,
@@ -96,9 +58,13 @@ class Exchange:
         clock: Callable[[], float] = time.monotonic,
         now_unix: Callable[[], float] = time.time,
         poll_seconds: float = 0.05,
+        patience: Patience | None = None,
     ) -> None:
-        self._grid = grid
-        self._near = grid if isinstance(grid, NearGrid) else None
+        self._post = Post(grid, surroundings.doorbell)
+        self._roster = Roster(grid, surroundings, clock)
+        self._heads = HeadsOfRun(surroundings.heads)
+        self._audit = surroundings.audit
+        self._countersignatures = surroundings.countersignatures
         self._key = key
         self._run_id = run_id
         self._attempt = attempt
@@ -106,166 +72,128 @@ class Exchange:
         self._clock = clock
         self._now_unix = now_unix
         self._poll_seconds = poll_seconds
-        self._nodes: dict[str, int] = {}
-        self._nameless: set[int] = set()  # nodes of which the log has said that they are taken for no site
+        self._patience = patience if patience is not None or self._post.near else Patience()
+        self._signed: dict[str, SiteAnswer] = {}  # without arrays, since the last ``keep``, when somebody keeps them
 
     @property
     def sites(self) -> tuple[str, ...]:
-        """Names of the sites that identified themselves, sorted."""
-        return tuple(sorted(self._nodes))
+        """Names of the active sites that are connected, sorted."""
+        return self._roster.sites
 
-    def gather(self, expected: int, deadline_seconds: float) -> tuple[str, ...]:
-        """Waits until ``expected`` sites are there or the deadline has passed; returns their names, sorted.
+    @property
+    def active(self) -> frozenset[str]:
+        """Names of the active sites, connected or not."""
+        return self._roster.active
 
-        A name belongs to the first node that says it, for as long as that node is there: sites do not sign what they say
-        yet, so nobody takes over another's name. Nodes without a name of their own are asked again, since a site that
-        was started anew may have to wait until its old node is gone.
+    def look(self) -> None:
+        """Looks again who is there.
+
+        Raises:
+            RunCancelled: a person wants the run to stop.
+        """
+        self._roster.look_now()
+
+    def gather(self, expected: int, deadline_seconds: float, without: frozenset[str] = frozenset()) -> tuple[str, ...]:
+        """Waits until ``expected`` sites are connected or the deadline has passed; returns their names, sorted.
+
+        Fewer are waited for when fewer are active; those of ``without`` do not count.
+
+        Raises:
+            RunCancelled: a person wants the run to stop.
         """
         deadline = self._clock() + deadline_seconds
+        self._roster.look_now()
         while True:
-            there = set(self._grid.get_node_ids())
-            self._nodes = {site: node for site, node in self._nodes.items() if node in there}
-            strangers = sorted(there - set(self._nodes.values()))
-            if strangers:
-                self._identify(strangers, deadline)
-            if len(self._nodes) >= expected or self._clock() >= deadline:
-                return self.sites
+            there = tuple(site for site in self.sites if site not in without)
+            may_come = len(self.active - without)
+            if len(there) >= expected or (there and len(there) >= may_come) or self._clock() >= deadline:
+                return there
             time.sleep(self._poll_seconds)
+            self._roster.look()
+
+    def send(
+        self, round_number: int, work: Mapping[str, Instruction], arrays: NamedArrays, *, deadline_seconds: float
+    ) -> Asked:
+        """Prepares questions, in which only the work itself is filled in; the caller sends and polls them."""
+        audit = self._audit.head() if self._audit is not None else None
+        arrays_digest = digest(arrays)
+
+        def sending(site: str, instruction: Instruction) -> Sending:
+            instruction.arrays_digest = arrays_digest
+            instruction.expires_unix = int(self._now_unix() + deadline_seconds) + 1
+            return self._sending(site, round_number, instruction, audit)
+
+        return Asked(
+            self._post,
+            self._roster,
+            self._heads,
+            {site: partial(sending, site, instruction) for site, instruction in work.items()},
+            array_record(arrays),
+            patience=self._patience,
+            clock=self._clock,
+            deadline_seconds=deadline_seconds,
+        )
 
     def ask(
-        self,
-        round_number: int,
-        work: Mapping[str, Instruction],
-        arrays: NamedArrays,
-        *,
-        deadline_seconds: float,
+        self, round_number: int, work: Mapping[str, Instruction], arrays: NamedArrays, *, deadline_seconds: float
     ) -> Iterator[SiteAnswer | SiteFailure]:
-        """Asks each site of ``work`` its instruction, in which only the work itself is filled in.
+        """Asks each site of ``work`` its instruction and yields as answers arrive.
 
-        Yields as answers arrive; after the deadline the silent sites are yielded as failures, so that every site of
-        ``work`` is yielded exactly once. The order is not fixed, but that sites without a node come first: a caller who
-        gives up then has asked nobody.
+        After the deadline the silent sites are yielded as failures, so that every site of ``work`` is yielded exactly once.
+        The order is not fixed, but that sites which are not asked at all come first: a caller who gives up then has asked
+        nobody.
+
+        Raises:
+            RunCancelled: a person wants the run to stop.
         """
-        for site in work:
-            if site not in self._nodes:
-                yield SiteFailure(site, _NO_REPLY, {}, "it is not connected")
-        work = {site: instruction for site, instruction in work.items() if site in self._nodes}
-        deadline = self._clock() + deadline_seconds
-        arrays_digest = digest(arrays)
-        record = array_record(arrays)
-        results: dict[str, str] = {}
-
-        def messages() -> Iterator[Message]:
-            for site, instruction in work.items():
-                instruction.run_id = self._run_id
-                instruction.attempt = self._attempt
-                instruction.round = round_number
-                instruction.site = site
-                instruction.task_digest = self._task_digest
-                instruction.arrays_digest = arrays_digest
-                instruction.expires_unix = int(self._now_unix() + deadline_seconds) + 1
-                message_type, results[site] = _KINDS[str(instruction.WhichOneof("work"))]
-                yield self._message(site, message_type, seal(instruction, self._key), record, deadline_seconds)
-
-        waiting = dict(zip(work, self._push(messages()), strict=True))
-        for site, reply in self._replies(waiting, deadline):
-            yield self._read(site, round_number, results[site], reply)
-        for site in waiting:
-            yield SiteFailure(site, _NO_REPLY, {}, f"no answer within {deadline_seconds:g} s")
-
-    def _push(self, messages: Iterator[Message]) -> list[str]:
-        if self._near is None:
-            return list(self._grid.push_messages(list(messages)))
-        return [identifier for message in messages for identifier in self._grid.push_messages([message])]
-
-    def _replies(self, waiting: dict[str, str], deadline: float) -> Iterator[tuple[str, Message]]:
-        """Yields replies as they come and takes their sites out of ``waiting``."""
-        while waiting:
+        self._roster.look_now()
+        asked = self.send(round_number, work, arrays, deadline_seconds=deadline_seconds)
+        yield from asked.hopeless()
+        asked.send()
+        while asked.waiting:
             arrived = False
-            for site, identifier in list(waiting.items()):
-                for reply in self._grid.pull_messages([identifier]):
-                    del waiting[site]
-                    arrived = True
-                    yield site, reply
-            if not waiting or self._clock() >= deadline:
-                return
+            for reply in asked.poll():
+                arrived = True
+                yield self.note(reply)
+            if not asked.waiting or asked.overdue:
+                break
             if not arrived:
-                wait = time.sleep if self._near is None else self._near.wait
-                wait(self._poll_seconds)
+                self._post.wait(self._poll_seconds)
+        yield from asked.give_up()
 
-    def _read(self, site: str, round_number: int, result: str, reply: Message) -> SiteAnswer | SiteFailure:
-        if reply.has_error():
-            code = reply.error.code
-            return SiteFailure(site, _BROKEN_REPLY, {}, f"its client app failed (Flower error {code})")
-        try:
-            body, arrays = unpack(reply.content)
-            answer = Answer.FromString(body)
-            if answer.WhichOneof("result") == "refusal":  # also of an instruction that the site could not read
-                return _refused(site, answer)
-            self._check(site, round_number, result, answer, arrays)
-        except DecodeError:
-            return SiteFailure(site, _BROKEN_REPLY, {}, "its answer cannot be read")
-        except FedloopError as error:
-            return SiteFailure(site, error.code, error.wire().fields, error.message)
-        return SiteAnswer(site, answer, arrays)
+    def note(self, reply: SiteAnswer | SiteFailure) -> SiteAnswer | SiteFailure:
+        """Remembers an answer's countersignature; gives back what it was given."""
+        if isinstance(reply, SiteAnswer) and self._countersignatures is not None and reply.answer.HasField("audit"):
+            self._signed[reply.site] = replace(reply, arrays={})
+        return reply
 
-    def _check(
-        self,
-        site: str,
-        round_number: int,
-        result: str,
-        answer: Answer,
-        arrays: NamedArrays,
-    ) -> None:
-        """Refuses an answer to another question.
+    def keep(self) -> None:
+        """Stores the newest heads of the sites' ledgers, and the countersignatures since the last time.
 
-        A site that was asked before answers with what it answered then, which may name an earlier attempt and the digest
-        of an instruction that expired at another time; so run, round, site and kind of work tell, not that digest.
+        Raises:
+            StorageError: they cannot be written.
         """
-        if (answer.run_id, answer.round, answer.site) != (self._run_id, round_number, site):
-            raise UpdateRefused(
-                f"the answer is of run {answer.run_id!r}, round {answer.round}, site {answer.site!r}.",
-                reason="question",
-            )
-        if answer.WhichOneof("result") != result:
-            raise UpdateRefused(f"the answer is no {result}.", reason="question")
-        if answer.attempt > self._attempt:
-            raise UpdateRefused("the answer is of an attempt that has not begun.", reason="question")
-        if answer.arrays_digest != digest(arrays):
-            raise UpdateRefused("the arrays are not those that the answer names.", reason="digest")
+        self._heads.keep()
+        if self._countersignatures is not None:
+            for site, reply in self._signed.items():
+                head = AuditHead(reply.answer.audit.sequence, reply.answer.audit.digest)
+                self._countersignatures.keep(site, reply.signed, head)
+            self._signed.clear()
 
-    def _identify(self, nodes: list[int], deadline: float) -> None:
-        messages = [
-            Message(pack(b"", ArrayRecord()), node, IDENTIFY, ttl=max(deadline - self._clock(), 1.0)) for node in nodes
-        ]
-        waiting = {
-            str(node): identifier for node, identifier in zip(nodes, self._grid.push_messages(messages), strict=True)
-        }
-        for node, reply in self._replies(waiting, min(deadline, self._clock() + 30.0)):
-            self._admit(int(node), reply)
-
-    def _admit(self, node: int, reply: Message) -> None:
-        """Takes a node for the site that it says it is; the log says why not."""
-        try:
-            site = "" if reply.has_error() else parts(reply.content)[0].decode("ascii", "replace")
-        except FedloopError:
-            site = ""
-        if not is_site_name(site):
-            why = "it does not say the name of a site"
-        elif site in self._nodes:
-            why = f"site {site} is there already, as node {self._nodes[site]}"
-        else:
-            self._nodes[site] = node
-            return
-        if node not in self._nameless:
-            self._nameless.add(node)
-            _LOG.warning("node %d is left out: %s", node, why)
-
-    def _message(self, site: str, message_type: str, envelope: bytes, arrays: ArrayRecord, ttl: float) -> Message:
-        return Message(pack(envelope, arrays), self._nodes[site], message_type, ttl=ttl)
-
-
-def _refused(site: str, answer: Answer) -> SiteFailure:
-    fields = dict(answer.refusal.fields)
-    said = ", ".join(f"{name} {value}" for name, value in sorted(fields.items()))
-    return SiteFailure(site, answer.refusal.code, fields, f"it refused{f': {said}' if said else ''}")
+    def _sending(self, site: str, round_number: int, instruction: Instruction, audit: AuditHead | None) -> Sending:
+        instruction.run_id = self._run_id
+        instruction.attempt = self._attempt
+        instruction.round = round_number
+        instruction.site = site
+        instruction.task_digest = self._task_digest
+        instruction.protocol = PROTOCOL
+        if audit is not None:
+            instruction.audit.CopyFrom(LogHead(sequence=audit.sequence, digest=audit.digest))
+        head = self._heads.newest(site)
+        if head is not None:
+            instruction.ledger_seen.CopyFrom(LogHead(sequence=head.sequence, digest=head.digest))
+        message_type, result = _KINDS[str(instruction.WhichOneof("work"))]
+        envelope = seal(instruction, self._key)
+        sealed = hashlib.sha256(Envelope.FromString(envelope).instruction).digest()
+        question = Question(self._run_id, self._attempt, round_number, site, result, sealed, audit, head)
+        return Sending(question, message_type, envelope)

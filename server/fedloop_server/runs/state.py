@@ -6,11 +6,12 @@ events, so a run that lost its process is exactly the fold of what was journalle
 Order of events::
 
     AttemptStarted  SiteAdmitted* SiteLeftOut*  ScalerFixed
-    ( RoundOpened  SiteLeftOut*  RoundClosed )*
+    ( SiteAdmitted* SiteLeftOut*  RoundOpened  SiteLeftOut*  RoundClosed )*
     VersionRegistered  ArtifactMeasured*  GateDecided
-    RunFinished | RunFailed
+    RunFinished | RunFailed | RunStopped
 
-A new ``AttemptStarted`` may come anywhere: a round that was open then is opened again.
+A new ``AttemptStarted`` may come anywhere: a round that was open then is opened again. ``RunReopened`` may follow
+``RunFailed`` and ``RunStopped``: the run goes on where it was.
 """
 
 from __future__ import annotations
@@ -40,11 +41,14 @@ __all__ = [
     "RoundOpened",
     "RunFailed",
     "RunFinished",
+    "RunReopened",
     "RunState",
+    "RunStopped",
     "ScalerFixed",
     "SiteAdmitted",
     "SiteLeftOut",
     "SiteSpend",
+    "SiteTook",
     "VersionRegistered",
     "apply",
 ]
@@ -61,6 +65,7 @@ class Phase(enum.StrEnum):
     RELEASING = "releasing"
     FINISHED = "finished"
     FAILED = "failed"
+    STOPPED = "stopped"
 
 
 class Member(Strict):
@@ -74,12 +79,29 @@ class Member(Strict):
 
 
 class LeftOut(Strict):
-    """A site that was left out of a round (0: of the run) and why, as a code and a sentence."""
+    """A site that was left out of a round (0: of the run) and why, as a code and a sentence.
+
+    ``for_good``: it is not asked again unless a person opens the run again. Seconds and bytes are those of the question
+    that came to nothing.
+    """
 
     site: str
     round: int
     code: str
     reason: str
+    for_good: bool = False
+    seconds: NotNegative = 0.0
+    bytes_out: Annotated[int, Field(ge=0)] = 0
+    bytes_in: Annotated[int, Field(ge=0)] = 0
+
+
+class SiteTook(Strict):
+    """What a site's answer took: seconds from the question's sending, and bytes of messages and arrays there and back."""
+
+    site: str
+    seconds: NotNegative
+    bytes_out: Annotated[int, Field(ge=0)]
+    bytes_in: Annotated[int, Field(ge=0)]
 
 
 class AnswersMeasured(Strict):
@@ -179,7 +201,11 @@ class RoundOpened(Strict):
 
 
 class RoundClosed(Strict):
-    """A round ended and its model is safe: ``checkpoint`` is the file, ``digest`` the arrays' own."""
+    """A round ended and its model is safe: ``checkpoint`` is the file, ``digest`` the arrays' own.
+
+    ``folded`` are the sites whose answers count and ``took`` what each took; ``left_out`` are the others of ``asked``, each
+    with its reason. Seconds: waiting for answers, folding them and moving the model, and writing the checkpoint.
+    """
 
     event: Literal["round-closed"] = "round-closed"
     round: Annotated[int, Field(ge=1)]
@@ -188,6 +214,12 @@ class RoundClosed(Strict):
     digest: str
     measured: tuple[Measured, ...] = ()
     spends: tuple[SiteSpend, ...] = ()
+    asked: tuple[str, ...] = ()
+    took: tuple[SiteTook, ...] = ()
+    left_out: tuple[LeftOut, ...] = ()
+    waiting_seconds: NotNegative = 0.0
+    aggregating_seconds: NotNegative = 0.0
+    checkpointing_seconds: NotNegative = 0.0
     unix: float
 
 
@@ -231,6 +263,20 @@ class RunFailed(Strict):
     unix: float
 
 
+class RunStopped(Strict):
+    """A person stopped the run."""
+
+    event: Literal["run-stopped"] = "run-stopped"
+    unix: float
+
+
+class RunReopened(Strict):
+    """A person lets a run go on that had failed or was stopped; whoever was left out for good may be asked again."""
+
+    event: Literal["run-reopened"] = "run-reopened"
+    unix: float
+
+
 Event = Annotated[
     AttemptStarted
     | SiteAdmitted
@@ -242,7 +288,9 @@ Event = Annotated[
     | ArtifactMeasured
     | GateDecided
     | RunFinished
-    | RunFailed,
+    | RunFailed
+    | RunStopped
+    | RunReopened,
     Field(discriminator="event"),
 ]
 EventAdapter: TypeAdapter[Event] = TypeAdapter(Event)
@@ -255,6 +303,7 @@ class RunState(Strict):
     attempt: int = 0
     members: tuple[Member, ...] = ()
     left_out: tuple[LeftOut, ...] = ()
+    barred: tuple[LeftOut, ...] = ()
     rounds: tuple[RoundClosed, ...] = ()
     open_round: RoundOpened | None = None
     checkpoint: str | None = None
@@ -271,7 +320,12 @@ class RunState(Strict):
     @property
     def ended(self) -> bool:
         """Whether nothing more happens."""
-        return self.phase in {Phase.FINISHED, Phase.FAILED}
+        return self.phase in {Phase.FINISHED, Phase.FAILED, Phase.STOPPED}
+
+    @property
+    def barred_sites(self) -> frozenset[str]:
+        """Sites that were left out for good, by ``barred``, and are not asked again."""
+        return frozenset(out.site for out in self.barred)
 
     def measured(self, version: int, kind: str) -> tuple[Measured, ...] | None:
         """What was found of an artifact that was evaluated; None when it was not."""
@@ -289,8 +343,9 @@ def apply(state: RunState, event: Event) -> RunState:
     Raises:
         ValueError: the event cannot come here: the journal was altered or a caller is wrong.
     """
-    if state.ended:
-        raise ValueError(f"{event.event} after the end of a run")
+    reopens = isinstance(event, RunReopened)
+    if state.ended != reopens or (reopens and state.phase is Phase.FINISHED):
+        raise ValueError(f"{event.event} {'after the end' if state.ended else 'before the end'} of a run")
     match event:
         case AttemptStarted(attempt=attempt):
             if attempt <= state.attempt:
@@ -301,6 +356,8 @@ def apply(state: RunState, event: Event) -> RunState:
             change = {"members": (*others, member)}
         case SiteLeftOut(left_out=left_out):
             change = {"left_out": (*state.left_out, left_out)}
+            if left_out.for_good:
+                change["barred"] = (*(out for out in state.barred if out.site != left_out.site), left_out)
         case ScalerFixed(checkpoint=checkpoint):
             change = {"phase": Phase.TRAINING, "checkpoint": checkpoint}
         case RoundOpened(round=number):
@@ -321,4 +378,14 @@ def apply(state: RunState, event: Event) -> RunState:
             change = {"phase": Phase.FINISHED, "open_round": None}
         case RunFailed():
             change = {"phase": Phase.FAILED, "failure": event, "open_round": None}
+        case RunStopped():
+            change = {"phase": Phase.STOPPED, "open_round": None}
+        case RunReopened():
+            change = {"phase": _phase_before_end(state), "failure": None, "barred": ()}
     return state.model_copy(update=change)
+
+
+def _phase_before_end(state: RunState) -> Phase:
+    if state.version is not None:
+        return Phase.RELEASING
+    return Phase.GATHERING if state.checkpoint is None else Phase.TRAINING

@@ -1,0 +1,122 @@
+"""What surrounds the drive of a run: who the sites are, what is known of them, and who must hear of what happens.
+
+The driver knows these by their protocols alone. Deployed they are the coordinator's database, log and front; in a simulation
+they are objects in memory, and most are absent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from fedloop_core.audit import AuditAction, AuditEntry, AuditHead
+from fedloop_core.audit.entries import Detail
+from fedloop_core.keys import VerifyingKey
+from fedloop_server.runs.heads import LedgerHeads, MemoryHeads
+
+__all__ = [
+    "Audit",
+    "Countersignatures",
+    "Directory",
+    "Doorbell",
+    "FixedDirectory",
+    "Refusals",
+    "RefusedRequest",
+    "SiteKey",
+    "StopWish",
+    "Surroundings",
+]
+
+
+@dataclass(frozen=True)
+class SiteKey:
+    """A site and the key that it registered for its answers."""
+
+    site: str
+    signing_key: VerifyingKey
+
+
+class Directory(Protocol):
+    """The sites that may take part, as they are at the moment of each call."""
+
+    def nodes(self) -> Mapping[int, SiteKey]:
+        """Active sites by Flower's node id. A site that joins anew has none for a while, and then another one."""
+
+    def active(self) -> frozenset[str]:
+        """Names of the active sites, with or without a node; one that was revoked or has left is not among them."""
+
+
+@dataclass(frozen=True)
+class FixedDirectory:
+    """Sites that neither come nor go."""
+
+    sites: Mapping[int, SiteKey]
+
+    def nodes(self) -> Mapping[int, SiteKey]:
+        """Always the same."""
+        return self.sites
+
+    def active(self) -> frozenset[str]:
+        """All of them."""
+        return frozenset(key.site for key in self.sites.values())
+
+
+class Doorbell(Protocol):
+    """Wakes sites that wait for a question."""
+
+    def ring(self) -> None:
+        """Questions were sent."""
+
+
+@dataclass(frozen=True)
+class RefusedRequest:
+    """A reply of a site that the front turned away. Numbers only rise."""
+
+    number: int
+    site: str
+    reason: str
+
+
+class Refusals(Protocol):
+    """What the front turned away of the sites' replies."""
+
+    def since(self, number: int) -> Sequence[RefusedRequest]:
+        """Refusals whose number is above ``number``, in their order."""
+
+
+class StopWish(Protocol):
+    """Whether a person wants a run to stop."""
+
+    def wished(self) -> bool:
+        """Asked about once a second."""
+
+
+class Audit(Protocol):
+    """Who did what, as ``fedloop_core.audit.AuditLog`` keeps it."""
+
+    def record(self, actor: str, action: AuditAction, subject: str, **details: Detail) -> AuditEntry:
+        """Appends an entry."""
+
+    def head(self) -> AuditHead:
+        """The newest entry."""
+
+
+class Countersignatures(Protocol):
+    """Where answers are kept in which sites signed the coordinator's audit head."""
+
+    def keep(self, site: str, signed_answer: bytes, head: AuditHead) -> None:
+        """Keeps a serialised ``SignedAnswer`` that names ``head``."""
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """Everything around one drive of a run; only the directory is always there."""
+
+    directory: Directory
+    heads: LedgerHeads = field(default_factory=MemoryHeads)
+    audit: Audit | None = None
+    countersignatures: Countersignatures | None = None
+    doorbell: Doorbell | None = None
+    refusals: Refusals | None = None
+    stop: StopWish | None = None
