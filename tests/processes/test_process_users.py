@@ -2,72 +2,99 @@
 
 from __future__ import annotations
 
-import json
 import os
 import pwd
 import stat
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.processes.supervising import SLEEPS, Running, python, spec, wait_for
+from tests.processes.supervising import SLEEPS, Running, lives, spec, wait_for
 
 from fedloop_core.errors import NotSetUp, ProcessFailed
-from fedloop_core.processes import HandedFile, flower_environment
+from fedloop_core.processes import HandedFile, flower_environment, read_status
 from fedloop_core.processes.handing import hand_over
 from fedloop_core.processes.users import check_users, own_file, own_folder, own_tree
 
 Supervise = Callable[..., Running]
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root starts processes as other users")
-TELLS = python(
-    """
-    import json, os, re
-    status = open('/proc/self/status').read()
-    field = lambda name: re.search(rf'^{name}:\\s*(.*)$', status, re.M).group(1)
-    umask = os.umask(0)
-    print(json.dumps({
-        'ids': [os.getuid(), os.geteuid(), os.getgid(), os.getegid()], 'groups': os.getgroups(), 'umask': umask,
-        'new_privileges': field('NoNewPrivs'), 'capabilities': field('CapEff'), 'leader': os.getsid(0) == os.getpid(),
-    }), flush=True)
-    import time; time.sleep(600)
-    """
+TELLS = (  # a shell: a Python below /root is closed to other users
+    "/bin/sh",
+    "-c",
+    (
+        "echo ids $(id -u) $(id -g); echo groups $(id -G); echo umask $(umask); "
+        "grep -E '^(NoNewPrivs|CapEff|NSsid):' /proc/self/status; echo told; exec sleep 600"
+    ),
 )
 
 
-def _told(running: Running, name: str) -> dict[str, object]:
-    wait_for(lambda: "new_privileges" in running.log(name))
-    line = next(line for line in running.log(name).splitlines() if "new_privileges" in line)
-    told: dict[str, object] = json.loads(line[line.index("{") :])
-    return told
+def _told(running: Running, name: str) -> dict[str, list[str]]:
+    wait_for(lambda: "Z told" in running.log(name))
+    lines = [line.split() for line in running.log(name).splitlines()]
+    return {words[1].rstrip(":"): words[2:] for words in lines}
 
 
 def test_a_process_gains_no_rights_and_its_files_are_private(supervise: Supervise, tmp_path: Path) -> None:
     told = _told(supervise(spec("own", TELLS, tmp_path)), "own")
-    assert told["ids"] == [os.getuid(), os.geteuid(), os.getgid(), os.getegid()]
-    assert (told["umask"], told["new_privileges"], told["leader"]) == (0o077, "1", True)
+    assert told["ids"] == [str(os.getuid()), str(os.getgid())]
+    assert (told["umask"], told["NoNewPrivs"]) == (["0077"], ["1"])
+
+
+def test_a_confined_process_obeys_the_rights_of_files_even_as_root(supervise: Supervise, tmp_path: Path) -> None:
+    (tmp_path / "closed").mkdir(mode=0o555)
+    command = (
+        "/bin/sh",
+        "-c",
+        f"touch {tmp_path}/closed/file; grep CapEff: /proc/self/status; echo told; exec sleep 60",
+    )
+    told = _told(supervise(spec("own", command, tmp_path, confined=True)), "own")
+    assert told["CapEff"] == ["0" * 16]
+    assert not list((tmp_path / "closed").iterdir())
 
 
 @needs_root
-def test_root_starts_a_process_as_its_user(supervise: Supervise, tmp_path: Path) -> None:
+def test_root_starts_a_process_as_its_user(supervise: Supervise) -> None:
     nobody = pwd.getpwnam("nobody")
     told = _told(supervise(spec("other", TELLS, Path("/"), user="nobody")), "other")
-    assert told["ids"] == [nobody.pw_uid, nobody.pw_uid, nobody.pw_gid, nobody.pw_gid]
-    assert told["groups"] == [nobody.pw_gid]
-    assert (told["umask"], told["new_privileges"], told["capabilities"]) == (0o077, "1", "0" * 16)
+    assert told["ids"] == [str(nobody.pw_uid), str(nobody.pw_gid)]
+    assert told["groups"] == [str(nobody.pw_gid)]
+    assert (told["umask"], told["NoNewPrivs"], told["CapEff"]) == (["0077"], ["1"], ["0" * 16])
 
 
 @needs_root
-def test_a_process_of_another_user_dies_with_its_supervisor_too(supervise: Supervise) -> None:
-    """The death signal is cleared by a change of user, so it must be set after it: read back what the kernel holds."""
-    code = """
-    import ctypes
-    held = ctypes.c_int()
-    ctypes.CDLL(None).prctl(2, ctypes.byref(held), 0, 0, 0)
-    print('signal', held.value, flush=True)
-    import time; time.sleep(600)
-    """
-    running = supervise(spec("other", python(code), Path("/"), user="nobody"))
-    wait_for(lambda: "signal 9" in running.log("other"))
+def test_a_process_of_another_user_dies_with_its_supervisor_too(
+    supervisor_process: Callable[[str], subprocess.Popen[bytes]], tmp_path: Path
+) -> None:
+    """The kernel forgets the death signal at a change of user, so it must be asked for afterwards."""
+    supervisor = supervisor_process(
+        """
+        from pathlib import Path
+        from fedloop_core.processes import ProcessSpec, Supervisor
+        spec = ProcessSpec('other', ('/bin/sleep', '600'), {}, 'nobody', Path('/'))
+        Supervisor(Path.cwd(), [spec], health=None).run()
+        """
+    )
+    wait_for(lambda: (found := read_status(tmp_path)) is not None and found.healthy)
+    found = read_status(tmp_path)
+    pid = found.processes[0].pid if found else None
+    assert pid is not None
+    wait_for(lambda: Path(f"/proc/{pid}").stat().st_uid == pwd.getpwnam("nobody").pw_uid, "it is nobody's")
+    wait_for(lambda: b"sleep" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0])
+    supervisor.kill()
+    wait_for(lambda: not lives(pid), "it has died")
+
+
+@needs_root
+def test_an_installation_that_a_user_cannot_reach_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "home" / "python"
+    program.parent.mkdir(mode=0o700)
+    program.write_text("")
+    program.chmod(0o755)
+    monkeypatch.setattr("sys.executable", str(program))
+    with pytest.raises(NotSetUp, match=r"user nobody cannot run .* is closed to it"):
+        check_users(["nobody"])
+    check_users(["root"])
 
 
 def test_a_missing_user_is_named_before_anything_starts() -> None:

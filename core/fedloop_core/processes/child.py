@@ -32,7 +32,15 @@ class Child:
     def __init__(self, spec: ProcessSpec, folder: Path) -> None:
         who = account(spec.user) if spec.user is not None and as_root() else None
         numbers = (str(who.uid), str(who.gid), ",".join(map(str, who.groups))) if who else ("-", "-", "")
-        launcher = (sys.executable, "-I", "-S", str(launch.__file__), str(os.getpid()), *numbers)
+        launcher = (
+            sys.executable,
+            "-I",
+            "-S",
+            str(launch.__file__),
+            str(os.getpid()),
+            str(int(spec.confined)),
+            *numbers,
+        )
         self._process = subprocess.Popen(  # noqa: S603 - no shell, and a program that the spec names
             (*launcher, str(spec.working_folder), *spec.command),
             env=complete(spec.environment, home=spec.working_folder, folder=folder),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -93,6 +93,7 @@ class ProcessSpec:
         ready: when the next process may start; None is at once.
         restart_when: files whose change restarts the process.
         handed: files that are copied for it before each start.
+        confined: it has no capabilities, so that the rights of files hold for it even when it runs as root.
     """
 
     name: str
@@ -103,7 +104,8 @@ class ProcessSpec:
     stop_seconds: float = 10.0
     ready: ReadyProbe | None = None
     restart_when: tuple[Path, ...] = ()
-    handed: tuple[HandedFile, ...] = field(default=())
+    handed: tuple[HandedFile, ...] = ()
+    confined: bool = False
 
     def __post_init__(self) -> None:
         """Refuses names that could not be file names, and programs that would be looked for.

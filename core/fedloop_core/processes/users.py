@@ -6,6 +6,7 @@ import grp
 import os
 import pwd
 import stat
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,15 +51,36 @@ def check_users(names: Iterable[str]) -> None:
     """Finds out before anything is started whether all users are there.
 
     Raises:
-        NotSetUp: names those that are not.
+        NotSetUp: names those that are not, or the folder that keeps one of them from this installation.
     """
     known = {entry.pw_name for entry in pwd.getpwall()}
-    missing = sorted(set(names) - known)
+    wanted = set(names)
+    missing = sorted(wanted - known)
     if missing:
         raise NotSetUp(
             f"this machine has no user {', '.join(missing)}.",
             hint="Install deploy/sysusers.d/fedloop.conf and run systemd-sysusers, or give --single-user.",
         )
+    program = Path(sys.executable).resolve()
+    for name in sorted(wanted):
+        closed = _closed_to(account(name), program)
+        if closed is not None:
+            raise NotSetUp(
+                f"user {name} cannot run {program}: {closed} is closed to it.",
+                hint="Install fedloop where all users can read it, such as /opt/fedloop, or give --single-user.",
+            )
+
+
+def _closed_to(who: Account, path: Path) -> Path | None:
+    """The first part of a path that a user may not pass, or run; root passes everywhere."""
+    if who.uid == 0:
+        return None
+    for place in (*reversed(path.parents), path):
+        found = place.stat()
+        shift = 6 if found.st_uid == who.uid else 3 if found.st_gid in who.groups else 0
+        if not found.st_mode >> shift & 1:
+            return place
+    return None
 
 
 def own_folder(path: Path, *, mode: int, user: str | None = None, group: str | None = None) -> None:
