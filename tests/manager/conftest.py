@@ -106,7 +106,14 @@ class Link:
         keys = self.folder / "keys"
         self.superlink = self._start(
             "flower-superlink",
-            *("--ssl-ca-certfile", keys / "ca.pem", "--ssl-certfile", keys / "tls.pem", "--ssl-keyfile", keys / "tls.key"),
+            *(
+                "--ssl-ca-certfile",
+                keys / "ca.pem",
+                "--ssl-certfile",
+                keys / "tls.pem",
+                "--ssl-keyfile",
+                keys / "tls.key",
+            ),
             *("--enable-supernode-auth", "--host", "127.0.0.1", "--port", self.port, "--isolation", "process"),
             *("--database", self.folder / "state.db", "--superexec-auth-secret-file", keys / "secret"),
             "--disable-runtime-dependency-installation",
@@ -186,7 +193,9 @@ def link(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Link]:
     (bundle / "pyproject.toml").write_text(BUNDLE)
     (modules / "manager_stand_in.py").write_text(STAND_IN)
     port, python_path = free_port(), {"PYTHONPATH": str(modules)}
-    control = FlowerControl(folder / "cli", f"127.0.0.1:{port}", folder / "keys" / "ca.pem", app=bundle, environment=python_path)
+    control = FlowerControl(
+        folder / "cli", f"127.0.0.1:{port}", folder / "keys" / "ca.pem", app=bundle, environment=python_path
+    )
     made = Link(folder, port, control, bundle)
     try:
         made.start_superlink()

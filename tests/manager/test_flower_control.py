@@ -12,7 +12,7 @@ from fedloop_server.manager.flower import FlowerControl
 from fedloop_server.manager.state import FlowerPhase
 
 if TYPE_CHECKING:
-    from conftest import Link
+    from tests.manager.conftest import Link
 
 pytestmark = pytest.mark.slow
 

@@ -14,6 +14,7 @@ from fedloop_server.manager.state import (
     AttemptRefused,
     AttemptStopped,
     AttemptTaken,
+    CancelPosted,
     Decision,
     End,
     FlowerPhase,
@@ -22,6 +23,7 @@ from fedloop_server.manager.state import (
     Limits,
     NoteFailed,
     NoteStopped,
+    Outcome,
     PlanNext,
     PostCancel,
     Seen,
@@ -117,6 +119,7 @@ class World:
                 self.journal[run_id] = replace(self.journal[run_id], end="failed")
             case PostCancel(run_id=run_id, attempt=attempt_number):
                 self.cancelled[run_id] = attempt_number
+                self._learn(run_id, CancelPosted(run_id, attempt_number))
             case PlanNext(run_id=run_id, not_before=at):
                 before = self.job(run_id)
                 self.submit(
@@ -130,7 +133,7 @@ class World:
             case _:
                 pass
 
-    def _learn(self, run_id: str, outcome: AttemptTaken | AttemptRefused | AttemptStopped) -> None:
+    def _learn(self, run_id: str, outcome: Outcome) -> None:
         self.jobs = [
             replace(e, job=learn(e.job, outcome, self.now, LIMITS)) if e.job.run_id == run_id else e for e in self.jobs
         ]
@@ -377,7 +380,9 @@ def test_a_series_plans_its_next_run_when_one_starts_and_skips_what_was_missed()
     assert [e.job.run_id for e in world.jobs] == ["n-1", "n-2"]
 
 
-@pytest.mark.parametrize(("status", "wish"), [("finished", Wish.RESUME), ("finished", Wish.STOP), ("failed", Wish.STOP)])
+@pytest.mark.parametrize(
+    ("status", "wish"), [("finished", Wish.RESUME), ("finished", Wish.STOP), ("failed", Wish.STOP)]
+)
 def test_a_wish_that_makes_no_sense_is_dropped(status: str, wish: Wish) -> None:
     world = World()
     world.submit("a", status=Status(status))

@@ -13,14 +13,17 @@ import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from pydantic import ValidationError
 
 from fedloop_core.durable import write_bytes
 from fedloop_core.errors import ProcessFailed
+
+
 def write_bundle(folder: Path) -> None:
     raise NotImplementedError
+
 
 from fedloop_core.processes.environment import flower_environment, python_environment
 from fedloop_server.manager.flower_replies import ListedRun, Nodes, Registered, Reply, Runs, Started
@@ -113,6 +116,14 @@ class FlowerControl:
         """The newest runs that Flower knows, at most 1000."""
         return tuple(_status(run) for run in self._call(Runs, "list", _CONNECTION, "--limit", str(_MOST_LISTED)).runs)
 
+    def log(self, flower_run: int) -> tuple[str, ...]:
+        """The lines that the ServerApp of a run has printed so far, as far as Flower keeps them."""
+        done = self._start_command("flwr log", ("log", str(flower_run), _CONNECTION, "--show"))
+        text = done.stdout.decode("utf-8", "replace")
+        if done.returncode:
+            raise ProcessFailed(f"`flwr log` failed: {_sentence(done.stderr.decode('utf-8', 'replace'))}", hint=_LOOK)
+        return tuple(line.rstrip() for line in text.splitlines() if line.strip())
+
     def register(self, public_key: Path) -> int:
         """Lets a SuperNode in by its public key (OpenSSH form); returns its node id."""
         return self._call(Registered, "supernode", "register", str(public_key), _CONNECTION).node_id
@@ -137,18 +148,22 @@ class FlowerControl:
         return _succeeded(words[0], self._run(kind, *words))
 
     def _run(self, kind: type[_Kind], *words: str) -> _Kind:
-        """Runs a command; its refusal is a reply too.
+        """Runs a command that prints JSON; its refusal is a reply too."""
+        name = " ".join(("flwr", *words[: 2 if words[0] == "supernode" else 1]))
+        done = self._start_command(name, (*words, "--format", "json"))
+        return _read(kind, name, done.stdout, done.stderr)
+
+    def _start_command(self, name: str, words: tuple[str, ...]) -> subprocess.CompletedProcess[bytes]:
+        """Runs a command to its end.
 
         Raises:
-            ProcessFailed: it cannot be started, takes too long, or prints something else.
+            ProcessFailed: it cannot be started, or takes too long.
         """
-        name = " ".join(("flwr", *words[: 2 if words[0] == "supernode" else 1]))
-        command = [str(Path(sys.executable).with_name("flwr")), *words, "--format", "json"]
         with self._one_at_a_time:
             self._prepare()
             try:
-                done = subprocess.run(  # noqa: S603 - our own words and Flower's program
-                    command,
+                return subprocess.run(  # noqa: S603 - our own words and Flower's program
+                    [str(Path(sys.executable).with_name("flwr")), *words],
                     env=self._environment,
                     cwd=self._home,
                     stdin=subprocess.DEVNULL,
@@ -164,7 +179,6 @@ class FlowerControl:
                 raise ProcessFailed(
                     f"`{name}` cannot be started: {error.strerror}.", hint="Install fedloop[server] anew.", command=name
                 ) from error
-        return _read(kind, name, done.stdout, done.stderr)
 
     def _prepare(self) -> None:
         if self._ready:
@@ -184,14 +198,14 @@ class FlowerControl:
 def _read(kind: type[_Kind], name: str, printed: bytes, complaints: bytes) -> _Kind:
     text = printed.decode("utf-8", "replace").strip()
     try:
-        plain = Reply.model_validate_json(text)
-        if not plain.success:
-            return kind.model_construct(success=False, error_message=plain.error_message)
-        return kind.model_validate_json(text)
+        said = Reply.model_validate_json(text)
+        if said.success:
+            return kind.model_validate_json(text)
+        return cast("_Kind", kind.model_construct(success=False, error_message=said.error_message))
     except ValidationError as error:
-        said = _sentence(complaints.decode("utf-8", "replace") or text)
+        found = _sentence(complaints.decode("utf-8", "replace") or text)
         raise ProcessFailed(
-            f"`{name}` printed something else than its answer: {said}", hint=_LOOK, command=name
+            f"`{name}` printed something else than its answer: {found}", hint=_LOOK, command=name
         ) from error
 
 
@@ -202,9 +216,7 @@ def _succeeded(name: str, reply: _Kind) -> _Kind:
 
 
 def _refused(name: str, reply: Reply) -> ProcessFailed:
-    return ProcessFailed(
-        f"`flwr {name}` failed: {_sentence(reply.error_message)}", hint=_LOOK, command=f"flwr {name}"
-    )
+    return ProcessFailed(f"`flwr {name}` failed: {_sentence(reply.error_message)}", hint=_LOOK, command=f"flwr {name}")
 
 
 def _sentence(text: str) -> str:

@@ -21,6 +21,7 @@ from fedloop_server.manager.state import (
     AttemptRefused,
     AttemptStopped,
     AttemptTaken,
+    CancelPosted,
     Decision,
     End,
     FlowerPhase,
@@ -86,8 +87,9 @@ def learn(job: Job, outcome: Outcome, now: float, limits: Limits) -> Job:
     """The job after what became of a decision."""
     match outcome:
         case AttemptTaken(flower_run=flower_run):
+            job = _with(job, flower_runs=(*job.flower_runs, flower_run))
             if job.status is Status.STARTING and job.flower_run is None:
-                return _with(job, flower_run=flower_run, attempts=job.attempts + 1, refused=0, since=now, reason="")
+                return _with(job, flower_run=flower_run, refused=0, since=now, reason="")
             return _with(job, stale=(*job.stale, flower_run))
         case AttemptRefused(reason=reason):
             refused = job.refused + 1
@@ -98,6 +100,9 @@ def learn(job: Job, outcome: Outcome, now: float, limits: Limits) -> Job:
         case AttemptStopped(flower_run=flower_run, bytes_in=received, bytes_out=sent):
             left = tuple(number for number in job.stale if number != flower_run)
             return _with(job, stale=left, bytes_in=job.bytes_in + received, bytes_out=job.bytes_out + sent)
+        case CancelPosted(attempt=attempt):
+            waiting = job.to_cancel if job.to_cancel is not None and job.to_cancel > attempt else None
+            return _with(job, cancelled=max(job.cancelled, attempt), to_cancel=waiting)
 
 
 @dataclass(frozen=True)
@@ -115,7 +120,9 @@ def _taken_up(entry: Wished, now: float) -> Wished:
     job, wish = entry.job, entry.wish
     match wish:
         case Wish.STOP if job.status.waiting:
-            return Wished(_with(job, status=Status.STOPPED, ended_unix=now, since=now, reason="stopped before it began"))
+            return Wished(
+                _with(job, status=Status.STOPPED, ended_unix=now, since=now, reason="stopped before it began")
+            )
         case Wish.STOP if job.status is Status.STOPPING:
             return Wished(_with(job, ending="stopped", reason="stopped by a person"))
         case Wish.STOP if job.status.over:
@@ -147,7 +154,7 @@ def _advance(entry: Wished, seen: Seen, now: float, limits: Limits) -> _Step:
         case Status.STOPPING:
             return _stopping(job, entry.wish, seen, now, limits)
         case _:
-            return _Step(Wished(job, entry.wish), _stops(job))
+            return _Step(Wished(job, entry.wish), _rest(job))
 
 
 def _begin(entry: Wished, seen: Seen, now: float) -> _Step:
@@ -166,7 +173,7 @@ def _begin(entry: Wished, seen: Seen, now: float) -> _Step:
 def _ask(job: Job, wish: Wish, seen: Seen) -> _Step:
     """Asks for an attempt as soon as Flower has let go of the one before."""
     job = _with(job, journal_attempt=seen.attempt, rounds_at_start=seen.rounds)
-    return _Step(Wished(job, wish), (*_stops(job), *(() if job.stale else (StartAttempt(job.run_id),))))
+    return _Step(Wished(job, wish), (*_rest(job), *(() if job.stale else (StartAttempt(job.run_id),))))
 
 
 def _starting(job: Job, wish: Wish, seen: Seen, now: float, limits: Limits) -> _Step:
@@ -175,7 +182,7 @@ def _starting(job: Job, wish: Wish, seen: Seen, now: float, limits: Limits) -> _
     if seen.end == "finished":
         return _over(job, wish, "finished", seen, now)
     if job.flower_run is None:
-        return _ask(job, wish, seen) if now >= job.retry_at else _Step(Wished(job, wish), _stops(job))
+        return _ask(job, wish, seen) if now >= job.retry_at else _Step(Wished(job, wish), _rest(job))
     if seen.end is not None:
         return _over(job, wish, seen.end, seen, now)
     if seen.attempt > job.journal_attempt or seen.flower is FlowerPhase.ENDED:
@@ -207,26 +214,24 @@ def _dead(job: Job, wish: Wish, seen: Seen, now: float, limits: Limits) -> _Step
         _let_go(job), status=Status.STARTING, since=now, retry_at=now + limits.backoff(fruitless), reason=after
     )
     if now < retry.retry_at:
-        return _Step(Wished(retry, wish), _stops(retry))
+        return _Step(Wished(retry, wish), _rest(retry))
     return _ask(retry, wish, seen)
 
 
 def _stop(job: Job, wish: Wish, seen: Seen, now: float) -> _Step:
     """Begins to end a run; it is over when its journal says so and Flower has let go."""
     stopping = _with(_let_go(job), status=Status.STOPPING, since=now)
-    cancel = (PostCancel(job.run_id, seen.attempt),) if seen.attempt > job.cancelled else ()
-    return _Step(
-        Wished(_with(stopping, cancelled=max(job.cancelled, seen.attempt)), wish), (*cancel, *_stops(stopping))
-    )
+    stopping = _to_cancel(stopping, seen)
+    return _Step(Wished(stopping, wish), _rest(stopping))
 
 
 def _stopping(job: Job, wish: Wish, seen: Seen, now: float, limits: Limits) -> _Step:
     waited = now - job.since
     if seen.driven:
         kill = (KillDriver(job.run_id, force=waited > 2 * limits.go_seconds),) if waited > limits.go_seconds else ()
-        return _Step(Wished(job, wish), (*_stops(job), *kill))
+        return _Step(Wished(job, wish), (*_rest(job), *kill))
     if job.stale:  # an attempt that Flower has not let go of could still begin
-        return _Step(Wished(job, wish), _stops(job))
+        return _Step(Wished(job, wish), _rest(job))
     if seen.end is not None:
         return _over(job, wish, seen.end, seen, now)
     if job.ending == "failed":
@@ -239,11 +244,9 @@ def _stopping(job: Job, wish: Wish, seen: Seen, now: float, limits: Limits) -> _
 def _over(job: Job, wish: Wish, end: End, seen: Seen, now: float) -> _Step:
     """The run has ended; sites that still work for one that did not finish are told to drop it."""
     job = _let_go(job)
-    cancel: tuple[Decision, ...] = ()
-    if end != "finished" and seen.attempt > job.cancelled:
-        cancel = (PostCancel(job.run_id, seen.attempt),)
-        job = _with(job, cancelled=seen.attempt)
-    return _Step(Wished(_ended(job, end, now), wish), (*cancel, *_stops(job)))
+    if end != "finished":
+        job = _to_cancel(job, seen)
+    return _Step(Wished(_ended(job, end, now), wish), _rest(job))
 
 
 def _ended(job: Job, end: End, now: float) -> Job:
@@ -256,5 +259,12 @@ def _let_go(job: Job) -> Job:
     return job if job.flower_run is None else _with(job, flower_run=None, stale=(*job.stale, job.flower_run))
 
 
-def _stops(job: Job) -> tuple[Decision, ...]:
-    return tuple(StopAttempt(job.run_id, number) for number in job.stale)
+def _to_cancel(job: Job, seen: Seen) -> Job:
+    """Sites are to be told, once, up to the last attempt that began: a later one may still come."""
+    return _with(job, to_cancel=seen.attempt) if seen.attempt > job.cancelled else job
+
+
+def _rest(job: Job) -> tuple[Decision, ...]:
+    """What is left to do for what was before; asked for until it is done."""
+    cancel = (PostCancel(job.run_id, job.to_cancel),) if job.to_cancel is not None else ()
+    return (*cancel, *(StopAttempt(job.run_id, number) for number in job.stale))

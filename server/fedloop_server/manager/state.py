@@ -14,6 +14,7 @@ __all__ = [
     "AttemptRefused",
     "AttemptStopped",
     "AttemptTaken",
+    "CancelPosted",
     "Decision",
     "End",
     "FlowerPhase",
@@ -89,11 +90,12 @@ class Job(Strict):
 
     A run of a series (``every_seconds``) is the ``turn``-th; the next is submitted when it starts for the first time.
 
-    ``flower_run`` is Flower's id of the attempt that is or may be alive, ``stale`` those that Flower is still to be told to
-    stop. ``journal_attempt`` and ``rounds_at_start`` are what the journal held when the attempt was asked for. ``fruitless``
-    counts attempts that died one after another without a round that closed in between; ``refused`` starts in a row that
-    Flower did not take. ``ending`` is how a run that is being stopped is to end; ``cancelled`` the attempt up to which sites
-    were told to drop it. ``since`` is when the status was entered, ``reason`` a sentence about it. Bytes are Flower's count
+    ``flower_runs`` are Flower's ids of all attempts, ``flower_run`` that of the one that is or may be alive, ``stale`` those
+    that Flower is still to be told to stop. ``journal_attempt`` and ``rounds_at_start`` are what the journal held when the
+    attempt was asked for. ``fruitless`` counts attempts that died one after another without a round that closed in between;
+    ``refused`` starts in a row that Flower did not take. ``ending`` is how a run that is being stopped is to end;
+    ``cancelled`` the attempt up to which sites were told to drop it, ``to_cancel`` that of which they are still to be told.
+    ``since`` is when the status was entered, ``reason`` a sentence about it. Bytes are Flower's count
     over all attempts that ended, as the SuperLink received and sent them.
     """
 
@@ -107,7 +109,7 @@ class Job(Strict):
     submitted_unix: float = 0.0
     started_unix: float | None = None
     ended_unix: float | None = None
-    attempts: Natural = 0
+    flower_runs: tuple[int, ...] = ()
     flower_run: int | None = None
     stale: tuple[int, ...] = ()
     journal_attempt: Natural = 0
@@ -119,14 +121,20 @@ class Job(Strict):
     retry_at: float = 0.0
     ending: Literal["stopped", "failed"] | None = None
     cancelled: Natural = 0
+    to_cancel: int | None = None
     reason: str = ""
     bytes_in: Natural = 0
     bytes_out: Natural = 0
 
     @property
+    def attempts(self) -> int:
+        """Attempts that Flower took."""
+        return len(self.flower_runs)
+
+    @property
     def settled(self) -> bool:
         """Whether nothing is left to do for it."""
-        return self.status.over and not self.stale
+        return self.status.over and not self.stale and self.to_cancel is None
 
 
 @dataclass(frozen=True)
@@ -227,7 +235,15 @@ class AttemptStopped:
     bytes_out: int = 0
 
 
-Outcome = AttemptTaken | AttemptRefused | AttemptStopped
+@dataclass(frozen=True)
+class CancelPosted:
+    """The notices to sites are kept for them."""
+
+    run_id: str
+    attempt: int
+
+
+Outcome = AttemptTaken | AttemptRefused | AttemptStopped | CancelPosted
 
 
 @dataclass(frozen=True)
