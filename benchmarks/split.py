@@ -20,20 +20,21 @@ from fedloop_clients.outbox import Outbox
 from fedloop_clients.privacy.ledger import Ledger
 from fedloop_clients.training.trainer import LocalTrainer
 from fedloop_server.aggregation.algorithms import Averaging
-from fedloop_server.runs import driver, exchange
-from fedloop_server.runs.driver import RunDriver
+from fedloop_server.runs import asked, exchange, rounds
+from fedloop_server.runs.asked import Asked
 from fedloop_server.runs.exchange import Exchange
 from fedloop_server.runs.journal import RunJournal
+from fedloop_server.runs.rounds import OpenRound
 from fedloop_server.runs.state import Event, RoundClosed, RunState
 
 __all__ = ["PARTS", "SERIALISATION", "PartClock", "timed_parts"]
 
 Place = tuple[type | ModuleType, str]
 
-# `_finish` serialises the answer, `_read` reads it and compares digests, `_message` packs a question.
+# `_finish` serialises and signs the answer, `_read` opens it and compares digests, `pack` and `Message` make a question.
 PARTS: Mapping[str, tuple[Place, ...]] = {
     "training": ((LocalTrainer, "train"),),
-    "signatures": ((exchange, "seal"), (daemon, "unseal")),
+    "signatures": ((Exchange, "_sending"), (daemon, "unseal")),
     "messages and digests": (
         (client_app, "unpack"),
         (client_app, "pack"),
@@ -43,13 +44,14 @@ PARTS: Mapping[str, tuple[Place, ...]] = {
         (daemon.SiteDaemon, "_finish"),
         (exchange, "digest"),
         (exchange, "array_record"),
-        (driver, "digest"),
-        (Exchange, "_message"),
-        (Exchange, "_read"),
+        (rounds, "digest"),
+        (asked, "pack"),
+        (asked, "Message"),
+        (Asked, "_read"),
     ),
     "outbox": ((Outbox, "find"), (Outbox, "store")),
     "ledger": ((Ledger, "reserve"), (Ledger, "spend")),
-    "folding": ((RunDriver, "_fold"), (Averaging, "accumulator"), (Averaging, "step")),
+    "folding": ((OpenRound, "fold"), (Averaging, "accumulator"), (Averaging, "step")),
     "journal": ((RunJournal, "record"), (RunJournal, "save_checkpoint")),
 }
 SERIALISATION = ("signatures", "messages and digests", "outbox")

@@ -11,9 +11,9 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from fedloop_core.errors import FedloopError, RunCancelled, RunError
-from fedloop_server.deployed import deployed_surroundings
 from fedloop_server.home import CoordinatorHome
 from fedloop_server.registry import Registry
+from fedloop_server.runs.auditing import audited
 from fedloop_server.runs.candidate import Candidate
 from fedloop_server.runs.control import settle
 from fedloop_server.runs.driver import RunDriver
@@ -48,7 +48,7 @@ def drive(
     """
     plan = home.plan(run_id)
     with drives(home.run_folder(run_id)), closing(home.registry()) as registry:
-        journal = home.journal(run_id, observe)
+        journal = home.journal(run_id, audited(run_id, surroundings.audit, observe))
         _open(registry, plan)
         if not journal.state.ended:
             settle(registry, run_id, journal.state)
@@ -73,6 +73,8 @@ app = ServerApp()
 
 @app.main()
 def _main(grid: Grid, context: Context) -> None:
+    from fedloop_server.deployed import deployed_surroundings  # front and membership, which no rehearsal needs
+
     home, run_id = _home(context), str(context.run_config[RUN_KEY])
     with deployed_surroundings(home, run_id) as surroundings:
         drive(grid, home, run_id, surroundings)

@@ -1,15 +1,67 @@
-"""The surroundings of a run at a coordinator that is set up: its database, log and front."""
+"""The surroundings of a run at a coordinator that is set up: its database, audit log and front."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
 
-from fedloop_core.errors import NotSetUp
+from fedloop_core.errors import ClockSkewed, RequestRefused
+from fedloop_core.keys import VerifyingKey
+from fedloop_server.front.client import FrontClient
+from fedloop_server.front.flower_wire import PUSH_MESSAGES, PUSH_OBJECT
+from fedloop_server.front.refusals import Reason, Refusal
 from fedloop_server.home import CoordinatorHome
-from fedloop_server.runs.surroundings import Surroundings
+from fedloop_server.manager.queue import RunQueue
+from fedloop_server.membership import Members
+from fedloop_server.membership.machine import SiteState
+from fedloop_server.runs.surroundings import RefusedRequest, SiteKey, Surroundings
 
-__all__ = ["deployed_surroundings"]
+__all__ = ["FrontRefusals", "MemberDirectory", "QueuedStop", "deployed_surroundings"]
+
+_REPLY_PATHS = frozenset({PUSH_MESSAGES.decode(), PUSH_OBJECT.decode()})
+_NEVER_PASSES = frozenset({Reason.BODY_TOO_LARGE, Reason.MALFORMED})
+
+
+class MemberDirectory:
+    """The active members, read from the database at each call."""
+
+    def __init__(self, members: Members) -> None:
+        self._members = members
+
+    def nodes(self) -> Mapping[int, SiteKey]:
+        """Active sites by Flower's node id."""
+        return {
+            site.node_id: SiteKey(site.name, VerifyingKey(site.signing_key))
+            for site in self._members.sites()
+            if site.state is SiteState.ACTIVE and site.node_id is not None
+        }
+
+    def active(self) -> frozenset[str]:
+        """Names of the active sites."""
+        return frozenset(site.name for site in self._members.sites() if site.state is SiteState.ACTIVE)
+
+
+class FrontRefusals:
+    """What the front turned away and what will not pass by itself: replies that break its limits, and wrong clocks."""
+
+    def __init__(self, front: FrontClient) -> None:
+        self._front = front
+
+    def since(self, number: int) -> Sequence[RefusedRequest]:
+        """Refusals whose number is above ``number``, in their order."""
+        return [told for refusal in self._front.refusals(number) if (told := _told(refusal)) is not None]
+
+
+class QueuedStop:
+    """The wish that ``fedloop run stop`` leaves in the database."""
+
+    def __init__(self, queue: RunQueue, run_id: str) -> None:
+        self._queue = queue
+        self._run_id = run_id
+
+    def wished(self) -> bool:
+        """Whether a person wants the run to stop."""
+        return self._queue.stop_wished(self._run_id)
 
 
 @contextmanager
@@ -17,7 +69,30 @@ def deployed_surroundings(home: CoordinatorHome, run_id: str) -> Iterator[Surrou
     """What the drive of a run needs of the coordinator, for as long as it lasts.
 
     Raises:
-        NotSetUp: the folder is no coordinator's.
+        SettingsInvalid: server.toml cannot be read.
+        StorageError: the database cannot be opened.
     """
-    raise NotSetUp(f"{home.folder} has no members for run {run_id}.", hint="Run `fedloop server init` first.")
-    yield  # a generator
+    with ExitStack() as stack:
+        members = home.members()
+        stack.enter_context(closing(members.database))
+        front = stack.enter_context(closing(FrontClient(home.folder / "sockets" / "front.sock")))
+        yield Surroundings(
+            directory=MemberDirectory(members),
+            heads=members.heads,
+            audit=home.audit(),
+            countersignatures=home.countersignatures(),
+            doorbell=front,
+            refusals=FrontRefusals(front),
+            stop=QueuedStop(RunQueue(members.database), run_id),
+        )
+
+
+def _told(refusal: Refusal) -> RefusedRequest | None:
+    if refusal.reason is Reason.CLOCK:
+        way = "ahead of" if refusal.seconds > 0 else "behind"
+        reason = f"its clock is {abs(refusal.seconds):.0f} s {way} the coordinator's"
+        return RefusedRequest(refusal.number, refusal.site, ClockSkewed.code, reason)
+    if refusal.path in _REPLY_PATHS and refusal.reason in _NEVER_PASSES:
+        reason = f"the front turned its reply away: {refusal.reason.value.replace('-', ' ')}"
+        return RefusedRequest(refusal.number, refusal.site, RequestRefused.code, reason)
+    return None

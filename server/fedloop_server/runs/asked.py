@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 from flwr.app import ArrayRecord, Message
 
-from fedloop_core.errors import RequestRefused
 from fedloop_core.federation.records import pack
 from fedloop_server.runs.heads import HeadsOfRun
 from fedloop_server.runs.leaving import revoked
@@ -168,10 +167,9 @@ class Asked:
         """Why no answer of a site can be waited for."""
         if site not in self._roster.active:
             return revoked(site, self._traffic(waiting))
-        number, reason = self._roster.refused.get(site, (0, ""))
-        if number > waiting.refusal and waiting.tries:
-            said = f"the front turned its reply away: {reason}"
-            return SiteFailure(site, RequestRefused.code, {}, said, traffic=self._traffic(waiting))
+        refused = self._roster.refused.get(site)
+        if refused is not None and waiting.tries and refused.number > waiting.refusal:
+            return SiteFailure(site, refused.code, {}, refused.reason, traffic=self._traffic(waiting))
         if waiting.message is None and self._is_gone(site):
             said = waiting.trouble or "it is not connected"
             return SiteFailure(site, NO_REPLY, {}, said, traffic=self._traffic(waiting))

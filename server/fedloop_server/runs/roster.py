@@ -7,7 +7,7 @@ from collections.abc import Callable
 from flwr.serverapp import Grid
 
 from fedloop_core.errors import RunCancelled
-from fedloop_server.runs.surroundings import SiteKey, Surroundings
+from fedloop_server.runs.surroundings import RefusedRequest, SiteKey, Surroundings
 
 __all__ = ["Roster"]
 
@@ -31,7 +31,7 @@ class Roster:
         self._newest_refusal = 0
         if self._refusals is not None:  # those from before this drive are of other questions
             self._newest_refusal = max((refused.number for refused in self._refusals.since(0)), default=0)
-        self.refused: dict[str, tuple[int, str]] = {}  # the newest refusal of each site and its reason
+        self.refused: dict[str, RefusedRequest] = {}  # the newest of each site
 
     @property
     def sites(self) -> tuple[str, ...]:
@@ -82,7 +82,7 @@ class Roster:
         if self._refusals is not None:
             for refused in self._refusals.since(self._newest_refusal):
                 self._newest_refusal = max(self._newest_refusal, refused.number)
-                self.refused[refused.site] = (refused.number, refused.reason)
+                self.refused[refused.site] = refused
 
     @property
     def newest_refusal(self) -> int:

@@ -71,10 +71,11 @@ class Doorbell(Protocol):
 
 @dataclass(frozen=True)
 class RefusedRequest:
-    """A reply of a site that the front turned away. Numbers only rise."""
+    """Something that the front turned away of a site and that does not pass by itself. Numbers only rise."""
 
     number: int
     site: str
+    code: str
     reason: str
 
 
