@@ -38,6 +38,7 @@ class Admission:
         self._outbox = outbox
         self._key_id = key_id
         self._head: Head | None = None
+        self._last: tuple[Task, Asked] | None = None
 
     def countersigned(self, instruction: Instruction) -> LogHead | None:
         """The head of the coordinator's audit log that the answer signs; None while none was ever named.
@@ -76,7 +77,9 @@ class Admission:
         """
         policy = self._controls.policy()
         policy.check(task, self._site, now_unix)
-        asked = Asked.of(run_id, task, self._key_id, now_unix)
+        if self._last is None or self._last[0] is not task or self._last[1].run_id != run_id:
+            self._last = task, Asked.of(run_id, task, self._key_id, now_unix)  # its digest costs as much as a signature
+        asked = self._last[1].model_copy(update={"asked_unix": now_unix})
         self._controls.approvals.require(policy.approval, asked, self._site)
 
     def _remembered(self, named: Head) -> Head:

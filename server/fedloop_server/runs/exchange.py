@@ -170,6 +170,9 @@ class Exchange:
     def keep(self) -> None:
         """Stores the newest heads of the sites' ledgers, and the countersignatures since the last time.
 
+        A site that has seen a later entry of the audit log than there is goes on signing that one, as it must after the log
+        was put back from a copy: it is kept all the same, and ``fedloop audit verify`` tells.
+
         Raises:
             StorageError: they cannot be written.
         """
@@ -195,5 +198,5 @@ class Exchange:
         message_type, result = _KINDS[str(instruction.WhichOneof("work"))]
         envelope = seal(instruction, self._key)
         sealed = hashlib.sha256(Envelope.FromString(envelope).instruction).digest()
-        question = Question(self._run_id, self._attempt, round_number, site, result, sealed, audit, head)
+        question = Question(self._run_id, self._attempt, round_number, site, result, sealed, head)
         return Sending(question, message_type, envelope)

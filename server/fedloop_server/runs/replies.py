@@ -11,9 +11,7 @@ from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
 from fedloop_core.arrays import PackedArrays, digest, unpack_arrays
-from fedloop_core.audit import AuditHead
 from fedloop_core.errors import (
-    AnswerRefused,
     DataGateFailed,
     FedloopError,
     LedgerRolledBack,
@@ -79,8 +77,8 @@ class SiteFailure:
 class Question:
     """What a reply must belong to.
 
-    ``result`` is the field of the answer; ``audit`` None asks for no countersignature; ``ledger`` is the newest head of the
-    site's ledger that was known when it was asked.
+    ``result`` is the field of the answer; ``ledger`` is the newest head of the site's ledger that was known when it was
+    asked.
     """
 
     run_id: str
@@ -89,7 +87,6 @@ class Question:
     site: str
     result: str
     instruction_digest: bytes
-    audit: AuditHead | None
     ledger: LedgerHead | None
 
 
@@ -128,9 +125,6 @@ def _check_binding(question: Question, answer: Answer) -> None:
         )
     if answer.instruction_digest != question.instruction_digest:
         raise UpdateRefused("the answer names another instruction than the one that was sent.", reason="question")
-    audit = question.audit
-    if audit is not None and (answer.audit.sequence, answer.audit.digest) != (audit.sequence, audit.digest):
-        raise AnswerRefused(f"the answer of site {question.site} countersigns another head of the audit log.")
 
 
 def _arrays(question: Question, answer: Answer, packed: PackedArrays | None) -> dict[str, NDArray[np.generic]]:
