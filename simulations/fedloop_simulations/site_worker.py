@@ -17,9 +17,10 @@ from flwr.app import Message
 from fedloop_clients.app import SITE_KEY, relay
 from fedloop_clients.endpoint import SiteEndpoint
 from fedloop_core.errors import FedloopError
+from fedloop_core.federation.frames import Frame, receive, send
 from fedloop_simulations.flower_internals import as_server, set_message_id
-from fedloop_simulations.frames import Frame, receive, send
 from fedloop_simulations.grid import RUN_ID, Node, Nodes
+from fedloop_simulations.record_frames import frame_of, records_of
 
 __all__ = ["ANSWER", "FAILED", "READY", "SiteFactory", "serve"]
 
@@ -58,13 +59,13 @@ def _take_in(connection: Connection, inbox: SimpleQueue[Frame | None]) -> None:
 
 
 def _answer(connection: Connection, nodes: Nodes, question: Frame) -> None:
-    message = Message(question.records(), question.node, question.kind)
+    message = Message(records_of(question), question.node, question.kind)
     set_message_id(message, str(question.number))
     reply = nodes.answer(message)
     if reply.has_error():
         send(connection, Frame(question.number, question.node, str(reply.error.code)))
         return
     try:
-        send(connection, Frame.of(question.number, question.node, ANSWER, reply.content))
+        send(connection, frame_of(question.number, question.node, ANSWER, reply.content))
     except FedloopError:  # too long, or not ours
         send(connection, Frame(question.number, question.node, _CRASHED))

@@ -12,7 +12,8 @@ from contextlib import contextmanager
 from flwr.app import Error, Message
 
 from fedloop_core.errors import RunError
-from fedloop_simulations.frames import Frame, receive, send
+from fedloop_core.federation.frames import Frame, receive, send
+from fedloop_simulations.record_frames import frame_of, records_of
 from fedloop_simulations.site_worker import ANSWER, READY, SiteFactory, serve
 
 __all__ = ["WorkerProcess"]
@@ -63,7 +64,7 @@ class WorkerProcess:
             UpdateRefused: its records are not ours.
         """
         metadata = message.metadata
-        self._queued.append(Frame.of(number, metadata.dst_node_id, metadata.message_type, message.content))
+        self._queued.append(frame_of(number, metadata.dst_node_id, metadata.message_type, message.content))
         self._asked[number] = message
         self._send()
 
@@ -77,7 +78,7 @@ class WorkerProcess:
         self._send()
         if frame.kind != ANSWER:
             return [Message(Error(int(frame.kind)), reply_to=question)]
-        return [Message(frame.records(), reply_to=question)]
+        return [Message(records_of(frame), reply_to=question)]
 
     def refuse(self, message: Message) -> Message:
         """The reply to a question to a worker that has died."""

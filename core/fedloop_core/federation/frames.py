@@ -1,4 +1,4 @@
-"""Questions and answers as bytes, between the process that drives a run and those that run its sites.
+"""Questions and answers as bytes, between processes of one machine.
 
 A frame is a header of fixed length and then the kind, the body, the layout of the arrays and their bytes. Nothing is
 unpickled. It is read on the machine that wrote it, by the same version.
@@ -11,11 +11,8 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Self
 
-from flwr.app import ArrayRecord, RecordDict
-
 from fedloop_core.arrays import PackedArrays
 from fedloop_core.errors import RunError
-from fedloop_core.federation.records import pack, parts, record_of
 
 __all__ = ["Frame", "receive", "send"]
 
@@ -25,26 +22,13 @@ _LARGEST = 1 << 30  # bytes of a frame: sixteen times the largest parameters of 
 
 @dataclass(frozen=True)
 class Frame:
-    """One message: ``kind`` is its type in Flower, or the code of an error when it is an answer."""
+    """One message. What ``kind`` says, and which parts are used, is up to the two sides."""
 
     number: int
     node: int
     kind: str
     body: bytes = b""
     arrays: PackedArrays | None = None
-
-    @classmethod
-    def of(cls, number: int, node: int, kind: str, content: RecordDict) -> Self:
-        """A frame with the records of a message.
-
-        Raises:
-            UpdateRefused: the records are not ours.
-        """
-        return cls(number, node, kind, *parts(content))
-
-    def records(self) -> RecordDict:
-        """The records of the message."""
-        return pack(self.body, ArrayRecord() if self.arrays is None else record_of(self.arrays))
 
     def to_bytes(self) -> bytes:
         """As it crosses the pipe."""
@@ -55,8 +39,16 @@ class Frame:
 
     @classmethod
     def from_bytes(cls, frame: bytes) -> Self:
-        """Reads what ``to_bytes`` wrote."""
+        """Reads what ``to_bytes`` wrote.
+
+        Raises:
+            ValueError: it is something else.
+        """
+        if len(frame) < _HEADER.size:
+            raise ValueError("a frame is too short")
         number, node, *lengths = _HEADER.unpack_from(frame)
+        if _HEADER.size + sum(lengths) != len(frame):
+            raise ValueError("a frame has another length than it says")
         pieces, start = [], _HEADER.size
         for length in lengths:
             pieces.append(frame[start : start + length])
@@ -84,5 +76,6 @@ def receive(connection: Connection) -> Frame:
     Raises:
         EOFError: the other side has ended.
         OSError: the frame is too long, or the other side broke off.
+        ValueError: it is not a frame.
     """
     return Frame.from_bytes(connection.recv_bytes(_LARGEST))
