@@ -16,11 +16,13 @@ from fedloop_core.errors import RunError
 from fedloop_core.keys import SigningKey
 from fedloop_server.blobs import BlobStore
 from fedloop_server.database import Database
+from fedloop_server.membership import Authorities, Members, Notices
 from fedloop_server.registry import Registry
 from fedloop_server.runs.journal import RunJournal
 from fedloop_server.runs.model import model_of
 from fedloop_server.runs.plan import RunPlan
 from fedloop_server.runs.state import Event, RunState
+from fedloop_server.settings import SETTINGS_FILE, ServerSettings, load_settings, read_file
 from fedloop_server.sqlite_copy import copy_sqlite
 
 __all__ = ["CoordinatorHome"]
@@ -33,16 +35,39 @@ class CoordinatorHome:
     folder: Path
 
     @property
+    def settings(self) -> ServerSettings:
+        """server.toml as it is now; a simulation's folder has none.
+
+        Raises:
+            SettingsInvalid: it cannot be read or has mistakes.
+        """
+        if not (self.folder / SETTINGS_FILE).exists():
+            return ServerSettings.rehearsal()
+        return load_settings(self.folder)
+
+    @property
+    def keys(self) -> Path:
+        """Folder of private keys (0700)."""
+        return self.folder / "keys"
+
+    @property
+    def front(self) -> Path:
+        """Folder of what the front reads."""
+        return self.folder / "front"
+
+    @property
     def envelope_key(self) -> SigningKey:
         """The key that sites pin when they join; made at first use."""
-        return SigningKey.load_or_create(self.folder / "keys" / "envelope.pem")
+        return SigningKey.load_or_create(self.keys / "envelope.pem")
 
     def blobs(self) -> BlobStore:
         """Content-addressed files."""
-        return BlobStore((self.folder / "blobs").resolve().as_uri())
+        return BlobStore(self.settings.blobs or (self.folder / "blobs").resolve().as_uri())
 
     def database(self) -> Database:
         """All tables of the coordinator; the caller closes it."""
+        if self.settings.database:
+            return Database(self.settings.database)
         self.folder.mkdir(parents=True, exist_ok=True)
         file, former = self.folder / "coordinator.db", self.folder / "registry.db"
         if former.exists() and not file.exists():  # as releases before 0.2 named it
@@ -52,6 +77,24 @@ class CoordinatorHome:
     def audit(self) -> AuditLog:
         """Who did what at this coordinator."""
         return AuditLog(self.folder / "audit.jsonl")
+
+    def members(self) -> Members:
+        """The sites."""
+        return Members(self.database())
+
+    def notices(self) -> Notices:
+        """Sealed envelopes that wait for sites."""
+        return Notices(self.database())
+
+    def authorities(self) -> Authorities:
+        """Who signs certificates.
+
+        Raises:
+            SettingsInvalid: the institution's own authority cannot be read.
+        """
+        settings = self.settings
+        own = read_file(Path(settings.certificate.authority)) if settings.certificate else b""
+        return Authorities(self.keys, settings.name, own=own)
 
     def countersignatures(self) -> Countersignatures:
         """What sites have signed of the audit log."""

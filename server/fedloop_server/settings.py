@@ -22,6 +22,7 @@ __all__ = [
     "ServerSettings",
     "SiteSettings",
     "load_settings",
+    "read_file",
     "split_address",
 ]
 
@@ -164,3 +165,15 @@ def load_settings(home: Path) -> ServerSettings:
     if not path.exists():
         raise NotSetUp(f"{home} holds no coordinator: there is no {SETTINGS_FILE}.", hint=_KIND.absent)
     return read_document(path, _KIND)
+
+
+def read_file(path: Path) -> bytes:
+    """Content of a file that the settings name.
+
+    Raises:
+        SettingsInvalid: it cannot be read.
+    """
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise SettingsInvalid(f"cannot read {path}: {error.strerror}.", hint=f"{SETTINGS_FILE} names it.") from error

@@ -94,6 +94,12 @@ class Members:
                 )
             return mapping.site_record(session, row)
 
+    def institutions(self) -> tuple[bytes, ...]:
+        """Authorities (PEM) of active sites that have their own."""
+        query = select(MemberRow.authority).where(MemberRow.authority != b"", MemberRow.state == SiteState.ACTIVE.value)
+        with self.database.reading() as session:
+            return tuple(session.scalars(query))
+
     def revision(self) -> int:
         """Rises when a site joins, is revoked or leaves, and when a notice is posted."""
         with self.database.reading() as session:

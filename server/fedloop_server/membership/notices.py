@@ -82,6 +82,14 @@ class Notices:
         with self._database.reading() as session:
             return tuple(Notice(row.number, row.envelope) for row in session.scalars(query))
 
+    def waits_for(self, site: str, bundle: str) -> bool:
+        """Whether a notice that brings these authorities is kept for the site and has not expired."""
+        query = select(NoticeRow).where(
+            NoticeRow.site == site, NoticeRow.bundle == bundle, NoticeRow.expires_unix >= self._clock()
+        )
+        with self._database.reading() as session:
+            return session.scalars(query).first() is not None
+
     def acknowledge(self, site: str, number: int) -> None:
         """The site has acted on all notices up to this number.
 

@@ -1,0 +1,83 @@
+"""How a coordinator stands: what `fedloop server status` shows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sqlalchemy import select
+
+from fedloop_core.processes import ProcessStatus, read_status
+from fedloop_server.cli.sites import site_json, tell_sites
+from fedloop_server.cli.telling import Told, moment, tell_table
+from fedloop_server.home import CoordinatorHome
+from fedloop_server.manager.tables import QueuedRunRow
+from fedloop_server.membership import SiteRecord
+
+__all__ = ["Standing", "WaitingRun", "standing_of", "tell_standing"]
+
+
+@dataclass(frozen=True)
+class WaitingRun:
+    """A run that is not over."""
+
+    run_id: str
+    status: str
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Everything at one moment; no processes: `fedloop server up` never ran here."""
+
+    name: str
+    processes: tuple[ProcessStatus, ...]
+    sites: tuple[SiteRecord, ...]
+    runs: tuple[WaitingRun, ...]
+
+    def as_json(self) -> Told:
+        """For machines."""
+        return {
+            "name": self.name,
+            "processes": [process.model_dump(mode="json") for process in self.processes],
+            "sites": [site_json(site) for site in self.sites],
+            "runs": [{"run": run.run_id, "status": run.status} for run in self.runs],
+        }
+
+
+def standing_of(home: CoordinatorHome) -> Standing:
+    """Reads supervisor.json and the database.
+
+    Raises:
+        StorageError: the database cannot be read.
+    """
+    supervised = read_status(home.folder)
+    members = home.members()
+    query = select(QueuedRunRow).where(~QueuedRunRow.settled).order_by(QueuedRunRow.number)
+    try:
+        sites = members.sites()
+        with members.database.reading() as session:
+            runs = tuple(WaitingRun(row.run_id, row.status) for row in session.scalars(query))
+    finally:
+        members.database.close()
+    return Standing(home.settings.name, supervised.processes if supervised else (), sites, runs)
+
+
+def tell_standing(standing: Standing) -> None:
+    """Prints it for people."""
+    print(f"Coordinator {standing.name}")
+    if standing.processes:
+        tell_table(
+            ("PROCESS", "STATE", "PID", "SINCE", "RESTARTS"),
+            [
+                (p.name, p.state.value, str(p.pid or "-"), moment(p.since_unix), str(p.restarts))
+                for p in standing.processes
+            ],
+        )
+    else:
+        print("No processes: start them with `fedloop server up`.")
+    print()
+    tell_sites(standing.sites)
+    print()
+    if standing.runs:
+        tell_table(("RUN", "STATUS"), [(run.run_id, run.status) for run in standing.runs])
+    else:
+        print("No runs are waiting or running.")

@@ -1,0 +1,25 @@
+"""What other parts of the coordinator bring to the service."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Protocol
+
+__all__ = ["NodeRegistrar", "Ticker"]
+
+
+class NodeRegistrar(Protocol):
+    """Flower's list of the nodes that may speak."""
+
+    def register(self, public_key: Path) -> int:
+        """Lets a SuperNode in by its public key (OpenSSH form); returns its node id."""
+
+    def unregister(self, node_id: int) -> None:
+        """Shuts a SuperNode out for good."""
+
+
+class Ticker(Protocol):
+    """Something that wants to look around every second: the run manager."""
+
+    def tick(self) -> None:
+        """Does what is due now, and soon returns."""
