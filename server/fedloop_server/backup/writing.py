@@ -1,0 +1,254 @@
+"""Writes a backup: what must be taken at once first, then every other file, and the manifest last."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import secrets
+import stat
+import tarfile
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from importlib import metadata
+from pathlib import Path
+from typing import BinaryIO
+
+from fedloop_core.errors import BackupRefused, NotSetUp, StorageError
+from fedloop_server.backup.archive import add_member
+from fedloop_server.backup.manifest import (
+    MANIFEST,
+    MAXIMUM_FILES,
+    Manifest,
+    ManifestFile,
+    check_path,
+    is_kept,
+)
+from fedloop_server.backup.moment import Moment, moment_of
+from fedloop_server.sqlite_copy import copy_sqlite
+
+__all__ = ["BackedUp", "Progress", "back_up", "unseen"]
+
+Progress = Callable[[int, int], None]
+"""Called with the bytes that are done and those of the whole."""
+
+
+def unseen(_done: int, _total: int) -> None:
+    """For whoever watches no progress."""
+
+
+@dataclass(frozen=True)
+class BackedUp:
+    """A finished backup."""
+
+    file: Path
+    length: int
+    manifest: Manifest
+
+
+@dataclass(frozen=True)
+class _Source:
+    """A file to copy; ``content`` or, without it, the first ``length`` bytes of ``file``."""
+
+    path: str
+    file: Path
+    mode: int
+    length: int
+    content: bytes | None = None
+
+
+@dataclass
+class _Listing:
+    sources: list[_Source] = field(default_factory=list)
+    folders: dict[str, int] = field(default_factory=dict)
+    skipped: list[str] = field(default_factory=list)
+
+
+def back_up(
+    home: Path,
+    target: Path,
+    *,
+    unix: int,
+    keys: bool = True,
+    notes: tuple[str, ...] = (),
+    progress: Progress = unseen,
+) -> BackedUp:
+    """Writes one file (0600), whole or not at all, from which ``restore`` makes the home again; the coordinator may go on.
+
+    Args:
+        home: the coordinator's folder.
+        target: the file; its folder also takes a copy of the database meanwhile.
+        unix: now, in seconds since 1970.
+        keys: whether private keys are in it. Whoever has it with them can be this coordinator.
+        notes: sentences on what is kept elsewhere.
+        progress: see ``Progress``.
+
+    Raises:
+        NotSetUp: there is no coordinator.
+        BackupRefused: the target is there or lies in the home, or the home holds what no backup can.
+        StorageError: a file cannot be read, or the disk is full.
+    """
+    _check_target(home, target)
+    temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
+    try:
+        with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as scratch:
+            with moment_of(home, keys=keys) as moment:
+                listing = _list(home, moment, Path(scratch), keys=keys)
+            manifest = _write(temporary, listing, moment, unix, keys=keys, notes=notes, progress=progress)
+        length = temporary.stat().st_size
+        temporary.replace(target)
+        _sync(target.parent)
+    except OSError as error:
+        raise StorageError(
+            f"cannot back up {home} to {target}: {error.strerror or error}.", hint="Free space or correct rights."
+        ) from error
+    finally:
+        with suppress(OSError):
+            temporary.unlink()
+    return BackedUp(target, length, manifest)
+
+
+def _check_target(home: Path, target: Path) -> None:
+    if not any((home / name).exists() for name in ("coordinator.db", "server.toml", "keys")):
+        raise NotSetUp(f"there is no coordinator in {home}.", hint="Name its folder: --home.")
+    if target.exists():
+        raise BackupRefused(f"{target} is there already.", hint="Give another name.")
+    if target.resolve().is_relative_to(home.resolve()):
+        raise BackupRefused(
+            f"{target} lies in the coordinator's own folder.",
+            hint="Write it to another disk, and copy it to another machine.",
+        )
+
+
+def _list(home: Path, moment: Moment, scratch: Path, *, keys: bool) -> _Listing:
+    listing = _Listing()
+    for name, database in moment.databases.items():
+        copy = scratch / name
+        database.copy_to(copy)
+        listing.sources.append(_Source(name, copy, 0o600, copy.stat().st_size))
+    for path, file in _walk(home, listing, keys=keys):
+        if path in moment.databases:
+            continue
+        if path.endswith(".db"):  # another one, of no run's: a moment of its own will do
+            copy = scratch / path.replace("/", "_")
+            copy_sqlite(file, copy)
+            listing.sources.append(_Source(path, copy, 0o600, copy.stat().st_size))
+            continue
+        found = file.stat()
+        mode, content = stat.S_IMODE(found.st_mode) & 0o777, moment.contents.get(path)
+        length = moment.lengths.get(path, found.st_size) if content is None else len(content)
+        listing.sources.append(_Source(path, file, mode, length, content))
+    here = {source.path for source in listing.sources}
+    for path, content in moment.contents.items():
+        if path not in here:  # it was there at the moment, and is gone since
+            listing.sources.append(_Source(path, home / path, 0o600, len(content), content))
+    if len(listing.sources) > MAXIMUM_FILES:
+        raise BackupRefused(f"{home} has more than {MAXIMUM_FILES} files.", hint="Back it up by other means.")
+    return listing
+
+
+def _walk(home: Path, listing: _Listing, *, keys: bool) -> Iterator[tuple[str, Path]]:
+    """Files that are kept, in order; notes folders, and what is neither file nor folder."""
+    waiting = [home]
+    while waiting:
+        folder = waiting.pop()
+        relative = "" if folder == home else folder.relative_to(home).as_posix()
+        listing.folders[relative] = stat.S_IMODE(folder.stat().st_mode) & 0o777
+        for entry in sorted(os.scandir(folder), key=lambda one: one.name, reverse=True):
+            path = f"{relative}/{entry.name}" if relative else entry.name
+            if not is_kept(path, keys=keys):
+                continue
+            check_path(str(home), path)
+            # A folder directly in the home may be a link to another disk; deeper ones lead anywhere.
+            if entry.is_dir(follow_symlinks=not relative):
+                waiting.append(Path(entry.path))
+            elif entry.is_file(follow_symlinks=False):
+                yield path, Path(entry.path)
+            else:
+                listing.skipped.append(path)
+
+
+def _write(
+    target: Path,
+    listing: _Listing,
+    moment: Moment,
+    unix: int,
+    *,
+    keys: bool,
+    notes: tuple[str, ...],
+    progress: Progress,
+) -> Manifest:
+    total, files = sum(source.length for source in listing.sources), list[ManifestFile]()
+    done = 0
+
+    def told(more: int) -> None:
+        nonlocal done
+        done += more
+        progress(done, total)
+
+    descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "wb") as out:
+        with tarfile.open(fileobj=out, mode="w", format=tarfile.USTAR_FORMAT) as archive:
+            for source in listing.sources:
+                with _opened(source) as content:
+                    summed = _Summed(content, told)
+                    add_member(archive, source.path, source.length, source.mode, unix, summed)
+                files.append(
+                    ManifestFile(path=source.path, length=source.length, sha256=summed.digest, mode=source.mode)
+                )
+            skipped = tuple(f"{path} is neither a file nor a folder and was left out." for path in listing.skipped)
+            manifest = Manifest(
+                fedloop=metadata.version("fedloop"),
+                created_unix=unix,
+                keys=keys,
+                audit_sequence=moment.head.sequence,
+                audit_digest=moment.head.digest.hex(),
+                notes=notes + skipped,
+                folders=listing.folders,
+                files=tuple(files),
+            ).sealed()
+            last = manifest.to_bytes()
+            add_member(archive, MANIFEST, len(last), 0o600, unix, io.BytesIO(last))
+        out.flush()
+        os.fsync(out.fileno())
+    return manifest
+
+
+class _Summed:
+    """Reads through to a file, sums what was read and tells how much it was."""
+
+    def __init__(self, file: BinaryIO, told: Callable[[int], None]) -> None:
+        self._file = file
+        self._told = told
+        self._sum = hashlib.sha256()
+
+    @property
+    def digest(self) -> str:
+        """Hex SHA-256 of what was read."""
+        return self._sum.hexdigest()
+
+    def read(self, size: int = -1, /) -> bytes:
+        """Bytes of the file."""
+        content = self._file.read(size)
+        self._sum.update(content)
+        self._told(len(content))
+        return content
+
+
+@contextmanager
+def _opened(source: _Source) -> Iterator[BinaryIO]:
+    if source.content is not None:
+        yield io.BytesIO(source.content)
+        return
+    with source.file.open("rb") as file:
+        yield file
+
+
+def _sync(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
