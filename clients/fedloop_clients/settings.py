@@ -36,7 +36,7 @@ _DEVICE = re.compile(r"cuda:\d{1,3}")
 def _known_devices(value: object) -> object:
     listed = isinstance(value, list | tuple) and all(isinstance(v, str) and _DEVICE.fullmatch(v) for v in value)
     if value in ("auto", "cpu") or (listed and value):
-        return value
+        return tuple(value) if isinstance(value, list) else value
     raise ValueError('must be "auto", "cpu" or an array such as ["cuda:0", "cuda:1"]')
 
 

@@ -156,7 +156,9 @@ class Hub:
         class Servicer(membership_pb2_grpc.SiteHubServicer):
             def Watch(self, request: WatchRequest, context: Any) -> Iterator[Notice]:  # noqa: N802
                 if hub.refusal is not None:
-                    context.abort(hub.refusal, "FL-TRUST-008")
+                    context.abort(
+                        hub.refusal, "FL-TRUST-008" if hub.refusal is grpc.StatusCode.PERMISSION_DENIED else ""
+                    )
                 yield Notice(number=0, protocol=hub.protocol, now_unix=now() + hub.clock_offset)
 
         self._server = grpc.server(ThreadPoolExecutor(4))
@@ -200,7 +202,7 @@ class Coordinator:
             return reply
         if call == "POST /v1/membership/renew":
             return self.renew(RenewRequest.FromString(body))
-        return 404, refusal("FL-NET-002", "this is not served here.", reason="path")
+        return 404, b"refused\n"
 
     def join(self, request: JoinRequest) -> Reply:
         unsigned = JoinRequest.FromString(request.SerializeToString())

@@ -31,6 +31,11 @@ def test_what_the_file_to_begin_with_shows_in_comments_is_right_too() -> None:
     assert settings.policy.approval == "each-run"
 
 
+def test_devices_are_all_the_cpu_or_some() -> None:
+    for text, devices in (('"cpu"', "cpu"), ('["cuda:1", "cuda:0"]', ("cuda:1", "cuda:0"))):
+        assert parse_site_settings(STARTER.replace('"auto"   #', f"{text} #")).compute.devices == devices
+
+
 @dataclass(frozen=True)
 class Bad:
     """One change of the right file, and the words about it."""

@@ -22,7 +22,7 @@ from fedloop_core.errors import (
 )
 from fedloop_proto.membership.v1.membership_pb2 import Refusal
 
-__all__ = ["FrontClient", "refusal_of"]
+__all__ = ["FrontClient", "for_httpx", "refusal_of"]
 
 MAXIMUM_ANSWER_BYTES = 1 << 20
 _LONGEST_SENTENCE = 500
@@ -68,7 +68,7 @@ class FrontClient:
         try:
             with (
                 httpx.Client(
-                    verify=self._context, proxy=_for_httpx(self._proxy), trust_env=False, timeout=self._seconds
+                    verify=self._context, proxy=for_httpx(self._proxy), trust_env=False, timeout=self._seconds
                 ) as client,
                 client.stream("POST", f"https://{self.address}{path}", content=content, headers=headers) as reply,
             ):
@@ -120,7 +120,8 @@ def refusal_of(status: int, content: bytes, address: str) -> FedloopError:
     return kind(sentence or f"{address} refuses the request.", **fields)
 
 
-def _for_httpx(proxy: Proxy | None) -> httpx.Proxy | None:
+def for_httpx(proxy: Proxy | None) -> httpx.Proxy | None:
+    """The proxy as httpx takes it: the password in a header, not in an address that may be printed."""
     if proxy is None:
         return None
     headers = {"Proxy-Authorization": proxy.authorization} if proxy.authorization else None

@@ -24,7 +24,7 @@ from fedloop_core.durable import write_bytes, write_secret
 from fedloop_core.errors import CertificateRefused, FileMissing
 from fedloop_core.keys import SigningKey
 
-__all__ = ["OwnCertificate", "SiteKeys", "load_or_create_keys", "public_key_of", "store_own_key"]
+__all__ = ["OwnCertificate", "SiteKeys", "load_or_create_keys", "public_key_of", "public_side_of", "store_own_key"]
 
 _SECRET_BYTES = 32
 
@@ -48,13 +48,7 @@ class OwnCertificate:
             chain, pem = certificate.read_bytes(), key.read_bytes()
         except OSError as error:
             raise FileMissing(f"cannot read {error.filename}: {error.strerror}.") from error
-        try:
-            private = load_pem_private_key(pem, password=None).public_key()
-        except (ValueError, TypeError, UnsupportedAlgorithm) as error:
-            hint = "A key that is encrypted must be given without its passphrase: the site starts without a person."
-            raise CertificateRefused(f"{key} is not a private key in PEM.", hint=hint) from error
-        own = private.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
-        if public_key_of(chain, str(certificate)) != own:
+        if public_key_of(chain, str(certificate)) != public_side_of(pem, str(key)):
             raise CertificateRefused(f"the certificate in {certificate} is not over the key in {key}.")
         return cls(chain, pem)
 
@@ -117,6 +111,20 @@ def public_key_of(chain: bytes, source: str) -> bytes:
     except (ValueError, UnsupportedAlgorithm) as error:
         raise CertificateRefused(f"{source} is not a certificate in PEM.") from error
     return key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+
+
+def public_side_of(key: bytes, source: str) -> bytes:
+    """DER SubjectPublicKeyInfo of a private key in PEM; ``source`` names it in the error.
+
+    Raises:
+        CertificateRefused: it is none, or encrypted.
+    """
+    try:
+        private = load_pem_private_key(key, password=None)
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+        hint = "A key that is encrypted must be given without its passphrase: the site starts without a person."
+        raise CertificateRefused(f"{source} is not a private key in PEM.", hint=hint) from error
+    return private.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
 
 
 def _node_key(home: SiteHome) -> bytes:

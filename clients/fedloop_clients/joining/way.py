@@ -14,7 +14,7 @@ from enum import StrEnum
 
 from fedloop_clients.joining.address import Address, Proxy
 from fedloop_clients.joining.seen import SeenCertificate, refused_certificate
-from fedloop_core.errors import CoordinatorUnreachable
+from fedloop_core.errors import CertificateRefused, CoordinatorUnreachable
 
 __all__ = ["Stage", "Step", "connect", "resolve", "trusting", "tunnel", "walk"]
 
@@ -44,11 +44,20 @@ def trusting(authorities: bytes) -> ssl.SSLContext:
     """TLS that trusts these authorities (PEM) and no other, not those of the system.
 
     An authority need not be a root: whoever pins one that an institution's root signed trusts that one alone.
+
+    Raises:
+        CertificateRefused: these are no authorities.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
-    context.load_verify_locations(cadata=authorities.decode("ascii"))
+    try:
+        context.load_verify_locations(cadata=authorities.decode("ascii"))
+    except (ssl.SSLError, ValueError) as error:
+        raise CertificateRefused(
+            "the authorities that this site trusts cannot be read.",
+            hint="Restore keys/authorities.pem from a backup, or join again.",
+        ) from error
     return context
 
 

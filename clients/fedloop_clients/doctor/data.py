@@ -1,0 +1,94 @@
+"""The site's rows and its ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from fedloop_clients.data.source import read_site_table
+from fedloop_clients.data.table import read_cells
+from fedloop_clients.doctor.finding import Finding, fine, problem, warning
+from fedloop_clients.doctor.scene import Scene
+from fedloop_clients.heads import FILE_NAME as GUARD
+from fedloop_clients.heads import GuardState
+from fedloop_clients.state_file import StateFile
+from fedloop_core.task import Task
+
+__all__ = ["DataCheck", "LedgerCheck"]
+
+_TOLD = 3
+
+
+@dataclass(frozen=True)
+class DataCheck:
+    """Whether the data file can be read, and, for a task, which of its rows fit."""
+
+    name: str = "data"
+
+    def look(self, scene: Scene) -> Iterator[Finding]:
+        """See ``Check``."""
+        if scene.settings() is None:
+            return
+        if scene.task is None:
+            yield self._without_task(scene)
+        else:
+            yield self._for_task(scene, scene.task)
+
+    def _for_task(self, scene: Scene, task: Task) -> Finding:
+        table = read_site_table(scene.home, task)
+        skipped, fit = len(table.skipped), len(table.rows)
+        first = "".join(f" {why}" for why in table.skipped[:_TOLD])
+        said = f"{scene.home.data_file}: {fit} rows fit task {task.name}, {skipped} do not.{first}"
+        if fit == 0:
+            return problem(said, "Correct the file, or [data] in site.toml.")
+        allowed = task.gates.data.maximum_skipped
+        if skipped > allowed * (fit + skipped):
+            return problem(said, f"The task allows a share of {allowed:g} to be skipped: correct these rows.")
+        return fine(said)
+
+    def _without_task(self, scene: Scene) -> Finding:
+        path, columns = scene.home.data_file, scene.home.settings.data.columns
+        lines = read_cells(path)
+        header = list(columns) if columns else next(lines, (1, []))[1]
+        rows = ragged = 0
+        for _, cells in lines:
+            rows += 1
+            ragged += len(cells) != len(header)
+        if rows == 0:
+            return problem(f"{path} has no rows.", "Put the site's rows there, or name another file in site.toml.")
+        said = (
+            f"{path}: {rows} rows of {len(header)} columns ({', '.join(header[:8])}{', …' if len(header) > 8 else ''})"
+        )
+        if ragged:
+            return warning(
+                f"{said}; {ragged} rows have another number of cells and are skipped.", "Correct these rows."
+            )
+        return fine(f"{said}; give --task FILE to see which fit a task.")
+
+
+@dataclass(frozen=True)
+class LedgerCheck:
+    """Whether the ledger's chain holds, and whether the site is stopped because of it."""
+
+    name: str = "ledger"
+
+    def look(self, scene: Scene) -> Iterator[Finding]:
+        """See ``Check``."""
+        home = scene.home
+        stop = StateFile(home.folder / GUARD, GuardState()).read().stop
+        if stop is not None:
+            yield problem(
+                stop.sentence,
+                "Put the newest copy of the ledger back, or run `fedloop site ledger accept-restored`"
+                " and tell the coordinator.",
+            )
+        if not home.ledger_file.exists():
+            if home.membership_file.exists():
+                yield fine("the ledger begins with the first run.")
+            return
+        ledger = home.ledger()
+        try:
+            head = ledger.verify()
+        finally:
+            ledger.close()
+        yield fine(f"the ledger holds: {head.sequence} entries, head {head.digest.hex()[:16]}.")
