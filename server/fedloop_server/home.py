@@ -16,6 +16,7 @@ from fedloop_core.errors import RunError
 from fedloop_core.keys import SigningKey
 from fedloop_server.blobs import BlobStore
 from fedloop_server.database import Database
+from fedloop_server.manager.queue import RunQueue
 from fedloop_server.membership import Authorities, Members, Notices
 from fedloop_server.registry import Registry
 from fedloop_server.runs.journal import RunJournal
@@ -95,6 +96,10 @@ class CoordinatorHome:
         settings = self.settings
         own = read_file(Path(settings.certificate.authority)) if settings.certificate else b""
         return Authorities(self.keys, settings.name, own=own)
+
+    def queue(self) -> RunQueue:
+        """Runs that wait, go on and ended; the caller closes it."""
+        return RunQueue(self.database())
 
     def countersignatures(self) -> Countersignatures:
         """What sites have signed of the audit log."""

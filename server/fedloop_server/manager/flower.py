@@ -19,12 +19,7 @@ from pydantic import ValidationError
 
 from fedloop_core.durable import write_bytes
 from fedloop_core.errors import ProcessFailed
-
-
-def write_bundle(folder: Path) -> None:
-    raise NotImplementedError
-
-
+from fedloop_core.federation.bundle import write_bundle
 from fedloop_core.processes.environment import flower_environment, python_environment
 from fedloop_server.manager.flower_replies import ListedRun, Nodes, Registered, Reply, Runs, Started
 from fedloop_server.manager.state import FlowerPhase

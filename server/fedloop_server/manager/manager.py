@@ -17,6 +17,7 @@ from typing import Protocol
 
 from fedloop_core.audit import AuditAction, AuditLog
 from fedloop_core.errors import FedloopError, ProcessFailed, RunBusy, StorageError
+from fedloop_core.federation.bundle import HOME_KEY, RUN_KEY
 from fedloop_server.home import CoordinatorHome
 from fedloop_server.manager.cancels import Cancels
 from fedloop_server.manager.flower import FlowerStatus
@@ -206,7 +207,7 @@ class RunManager:
     def _start(self, run_id: str) -> Outcome:
         try:
             reopen_run(self._home, run_id)
-            config = {"fedloop-home": str(self._home.folder.resolve()), "fedloop-run": run_id}
+            config = {HOME_KEY: str(self._home.folder.resolve()), RUN_KEY: run_id}
             number = self._control.start(config)
         except RunBusy:
             return AttemptRefused(run_id, "another process drives it")

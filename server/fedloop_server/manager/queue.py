@@ -34,12 +34,12 @@ class RunQueue:
     """
 
     def __init__(self, database: Database, clock: Callable[[], float] = time.time) -> None:
-        self._database = database
+        self.database = database
         self._clock = clock
 
     def close(self) -> None:
         """Closes the database."""
-        self._database.close()
+        self.database.close()
 
     def submit(self, plan: RunPlan, *, not_before: float = 0.0, every_seconds: float | None = None) -> QueuedRun:
         """Adds a run whose plan is stored.
@@ -63,25 +63,25 @@ class RunQueue:
             submitted_unix=now,
             since=now,
         )
-        with self._database.writing() as session:
+        with self.database.writing() as session:
             return _insert(session, job)
 
     def find(self, run_id: str) -> QueuedRun | None:
         """One run; None when the queue does not have it."""
-        with self._database.reading() as session:
+        with self.database.reading() as session:
             row = _row(session, run_id)
             return None if row is None else _queued(row)
 
     def list(self) -> tuple[QueuedRun, ...]:
         """All runs."""
-        with self._database.reading() as session:
+        with self.database.reading() as session:
             return tuple(map(_queued, session.scalars(select(QueuedRunRow).order_by(QueuedRunRow.number))))
 
     def unsettled(self) -> tuple[QueuedRun, ...]:
         """The runs for which something is left to do."""
         open_or_wished = or_(QueuedRunRow.settled.is_(False), QueuedRunRow.wish != Wish.NONE.value)
         query = select(QueuedRunRow).where(open_or_wished).order_by(QueuedRunRow.number)
-        with self._database.reading() as session:
+        with self.database.reading() as session:
             return tuple(map(_queued, session.scalars(query)))
 
     def wish_stop(self, run_id: str) -> QueuedRun:
@@ -90,7 +90,7 @@ class RunQueue:
         Raises:
             RunError: it is not in the queue, or over.
         """
-        with self._database.writing() as session:
+        with self.database.writing() as session:
             row = _known(session, run_id)
             status = _queued(row).job.status
             if status.over:
@@ -104,7 +104,7 @@ class RunQueue:
         Raises:
             RunError: it is not in the queue, has finished, or goes on.
         """
-        with self._database.writing() as session:
+        with self.database.writing() as session:
             row = _known(session, run_id)
             status = _queued(row).job.status
             if status is Status.FINISHED:
@@ -131,7 +131,7 @@ class RunQueue:
 
         A wish that came meanwhile stays: only the wish that the manager saw is taken back.
         """
-        with self._database.writing() as session:
+        with self.database.writing() as session:
             for seen, made in zip(before, after, strict=True):
                 if seen == made:
                     continue

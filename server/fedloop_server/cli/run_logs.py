@@ -1,0 +1,60 @@
+"""A run's journal as sentences."""
+
+from __future__ import annotations
+
+from fedloop_server.cli.run_telling import meaning_of
+from fedloop_server.runs.state import (
+    ArtifactMeasured,
+    AttemptStarted,
+    Event,
+    GateDecided,
+    RoundClosed,
+    RoundOpened,
+    RunFailed,
+    RunFinished,
+    RunReopened,
+    RunStopped,
+    ScalerFixed,
+    SiteAdmitted,
+    SiteLeftOut,
+    VersionRegistered,
+)
+
+__all__ = ["sentence_of"]
+
+
+def sentence_of(event: Event) -> str:
+    """What happened, in one sentence."""
+    match event:
+        case AttemptStarted(attempt=1):
+            return "The run begins."
+        case AttemptStarted(attempt=attempt):
+            return f"Attempt {attempt} takes the run up."
+        case SiteAdmitted(member=member):
+            rows = f"{'about ' if member.rows_noised else ''}{member.rows} rows"
+            return f"{member.site} takes part with {rows} and weight {member.weight}."
+        case SiteLeftOut(left_out=out):
+            where = f"round {out.round}" if out.round else "the run"
+            good = " for good" if out.for_good else ""
+            meaning = meaning_of(out.code).rstrip(".")
+            return f"{out.site} is left out of {where}{good}: {out.reason.rstrip('.')} ({out.code}{f': {meaning}' if meaning else ''})."
+        case ScalerFixed():
+            return "The scaling of the features is fixed."
+        case RoundOpened(round=number, asked=asked):
+            return f"Round {number} asks {len(asked)} sites: {', '.join(asked)}."
+        case RoundClosed(round=number, folded=folded):
+            return f"Round {number} closes with {len(folded)} answers; its model is {event.digest[:16]}."
+        case VersionRegistered(version=version):
+            return f"The model is registered as version {version}."
+        case ArtifactMeasured(version=version, kind=kind, measured=measured):
+            return f"{len(measured)} sites have evaluated {kind} of version {version}."
+        case GateDecided(released=released, reasons=reasons):
+            return f"The quality gate {'lets the version go' if released else 'holds the version back'}: {'; '.join(reasons)}."
+        case RunFinished():
+            return "The run has finished."
+        case RunFailed(code=code, reason=reason):
+            return f"The run has failed: {reason.rstrip('.')} ({code})."
+        case RunStopped():
+            return "The run was stopped."
+        case RunReopened():
+            return "The run is resumed."

@@ -1,0 +1,372 @@
+"""Start, follow, stop and compare runs.
+
+With ``--json`` every command prints one JSON object (``watch`` and ``logs --follow`` one a line): the documents of
+``fedloop_server.cli.run_documents``, ``run_start.DryRun`` and ``run_compare.Comparison``. ``list`` prints ``{"runs": [RunLine,
+…]}``; ``start``, ``stop`` and ``resume`` print ``{"run": NAME, "status": STATUS, "next": SENTENCE}``; ``logs`` prints
+``{"run": NAME, "events": [{"at": UNIX or null, "event": KIND, "sentence": TEXT}, …], "serverapp": [LINE, …]}``. Errors print
+``{"error": {"code", "message", "hint", "fields"}}``. A run may be named by the beginning of its name.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import getpass
+import json
+import socket
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fedloop_core.errors import FedloopError, NotSetUp, RunCancelled, RunError, UsageError
+
+if TYPE_CHECKING:
+    from fedloop_server.home import CoordinatorHome
+    from fedloop_server.manager.queue import RunQueue
+    from fedloop_server.manager.views import RunView
+    from fedloop_server.runs.state import Event
+
+__all__ = ["commands", "compare", "list_", "logs", "resume", "show", "start", "stop", "watch"]
+
+commands = typer.Typer(no_args_is_help=True, suggest_commands=False, add_completion=False)
+
+HomeOption = Annotated[Path, typer.Option("--home", envvar="FEDLOOP_HOME", help="Folder of the coordinator.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of sentences.")]
+RunArgument = Annotated[str, typer.Argument(help="Name of the run, or how it begins.")]
+_HERE = Path()
+
+
+@commands.callback()
+def _run() -> None:
+    """Start, follow, stop and compare runs."""
+
+
+@commands.command()
+def start(
+    task: Annotated[str, typer.Argument(help="A task file or a preset.")],
+    home: HomeOption = _HERE,
+    name: Annotated[str | None, typer.Option(help="Name of the run.", show_default="the task's, numbered")] = None,
+    sites: Annotated[
+        int | None, typer.Option(min=1, help="Sites that the run waits for.", show_default="all active ones")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Of the initial weights.", show_default="a new one")] = None,
+    warm_from: Annotated[
+        int | None, typer.Option(min=1, help="Version of the task to start from.", show_default="afresh")
+    ] = None,
+    at: Annotated[str | None, typer.Option(help="When: 02:30, or 2027-01-31T02:30.", show_default="now")] = None,
+    every: Annotated[str | None, typer.Option(help="Again and again: 7d, 12h.", show_default="once")] = None,
+    no_export: Annotated[bool, typer.Option("--no-export", help="Train only: make no version.")] = False,
+    dry: Annotated[bool, typer.Option("--dry-run", help="Say what it would do, and start nothing.")] = False,
+    watch_it: Annotated[bool, typer.Option("--watch", help="Follow it until it ends.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Train a task with the sites: check it, and put the run into the queue."""
+    from fedloop_server.cli.run_start import active_names, dry_run, dry_run_tables, named_task
+    from fedloop_server.cli.run_words import parse_at, parse_every
+    from fedloop_server.membership import Members
+    from fedloop_server.manager.submitting import RunRequest, planned, submit
+
+    request = RunRequest(
+        task=named_task(task),
+        name=name,
+        sites=sites,
+        seed=seed,
+        warm_from=warm_from,
+        export=not no_export,
+        not_before=0.0 if at is None else parse_at(at, dt.datetime.now().astimezone()),
+        every_seconds=None if every is None else parse_every(every),
+    )
+    with _office(home) as (coordinator, queue):
+        members = Members(queue.database).sites()
+        plan = planned(coordinator, queue, request, len(active_names(members)))
+        _check_warm(coordinator, plan.task.name, warm_from)
+        if dry:
+            found = dry_run(plan, members, not_before=request.not_before, every_seconds=request.every_seconds)
+            _say(found.model_dump_json() if as_json else dry_run_tables(found))
+            return
+        submit(coordinator, queue, plan, request, audit=coordinator.audit(), actor=_actor())
+    _told(home, plan.run_id, as_json=as_json and not watch_it)
+    if watch_it:
+        watch(plan.run_id, home, as_json=as_json)
+
+
+@commands.command("list")
+def list_(
+    home: HomeOption = _HERE,
+    task: Annotated[str | None, typer.Option(help="Only runs of this task.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List the runs: state, round, sites, when they started and how long they took."""
+    from fedloop_server.cli.run_tables import list_table
+    from fedloop_server.cli.run_telling import line_of
+    from fedloop_server.manager.views import load_views
+
+    with _office(home) as (coordinator, queue):
+        views = load_views(coordinator, queue)
+    lines = [line_of(view) for view in views if task is None or view.plan.task.name == task]
+    if as_json:
+        _say(json.dumps({"runs": [line.model_dump() for line in lines]}))
+    elif lines:
+        _say(list_table(lines))
+    else:
+        _say("There is no run yet. `fedloop run start TASK --dry-run` says what one would do.")
+
+
+@commands.command()
+def show(
+    run: RunArgument,
+    home: HomeOption = _HERE,
+    rounds: Annotated[bool, typer.Option("--rounds", help="Show every round.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Show everything of a run: rounds, sites, who was left out and why, privacy spent, traffic, version, next step."""
+    from fedloop_server.cli.run_tables import show_tables
+    from fedloop_server.cli.run_telling import document_of
+
+    document = document_of(_view(home, run))
+    _say(document.model_dump_json() if as_json else show_tables(document, every_round=rounds))
+
+
+@commands.command()
+def logs(
+    run: RunArgument,
+    home: HomeOption = _HERE,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the run ends.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Tell what happened in a run, from its journal, and what its ServerApp printed."""
+    from fedloop_server.cli.run_watch import follow as follow_run
+    from fedloop_server.manager.journals import JournalReader
+
+    view = _view(home, run)
+    if follow:
+        with _office(home) as (coordinator, queue), _interruptible(view.plan.run_id):
+            for event, _ in follow_run(coordinator, queue, view.plan.run_id, lambda _: None):
+                _say(json.dumps(_told_event(event)) if as_json else _line(event))
+        return
+    events = JournalReader(view.folder).news() if view.problem else view.events
+    printed = _serverapp_lines(home, view)
+    if as_json:
+        told = {"run": view.plan.run_id, "events": [_told_event(event) for event in events], "serverapp": printed}
+        _say(json.dumps(told))
+        return
+    for event in events:
+        _say(_line(event))
+    if not events:
+        _say("Nothing has happened yet.")
+    for line in printed:
+        _say(f"serverapp | {line}")
+
+
+@commands.command()
+def stop(run: RunArgument, home: HomeOption = _HERE, as_json: JsonOption = False) -> None:
+    """Stop a run, at the sites too; it can be resumed."""
+    from fedloop_core.audit import AuditAction
+
+    with _office(home) as (coordinator, queue):
+        name = _queued_name(coordinator, queue, run)
+        queue.wish_stop(name)
+        coordinator.audit().record(_actor(), AuditAction.RUN_STOPPED, name)
+    _told(home, name, as_json=as_json)
+
+
+@commands.command()
+def resume(run: RunArgument, home: HomeOption = _HERE, as_json: JsonOption = False) -> None:
+    """Let a run that was stopped or failed go on after its last closed round."""
+    from fedloop_core.audit import AuditAction
+
+    with _office(home) as (coordinator, queue):
+        name = _queued_name(coordinator, queue, run)
+        queue.wish_resume(name)
+        coordinator.audit().record(_actor(), AuditAction.RUN_RESUMED, name)
+    _told(home, name, as_json=as_json)
+
+
+@commands.command()
+def compare(
+    runs: Annotated[list[str], typer.Argument(help="Names of two runs or more.")],
+    home: HomeOption = _HERE,
+    as_json: JsonOption = False,
+) -> None:
+    """Compare runs: where their tasks differ, and rounds, measures, epsilon and time of each."""
+    from fedloop_server.cli.run_compare import comparison_of, comparison_tables
+
+    if len(runs) < 2:
+        raise UsageError("one run cannot be compared.", hint="Name two runs or more.")
+    views = [_view(home, run) for run in runs]
+    if len({view.plan.run_id for view in views}) < len(views):
+        raise UsageError("a run is named twice.", hint="Name different runs.")
+    found = comparison_of(views)
+    _say(found.model_dump_json() if as_json else comparison_tables(found))
+
+
+@commands.command()
+def watch(run: RunArgument, home: HomeOption = _HERE, as_json: JsonOption = False) -> None:
+    """Follow a run until it ends: exit status 0 when it finishes, 7 when it fails or is stopped."""
+    from rich.console import Console
+
+    from fedloop_server.cli.run_telling import next_step
+    from fedloop_server.cli.run_watch import follow, show_progress
+
+    name = _view(home, run).plan.run_id
+    with _office(home) as (coordinator, queue), _interruptible(name):
+        if not _served(home):
+            typer.echo("Nobody takes the queue forward: start `fedloop server up` on this coordinator.", err=True)
+        told = follow(coordinator, queue, name, lambda said: None if as_json else typer.echo(said, err=True))
+        if as_json:
+            for event, _ in told:
+                _say(json.dumps(_told_event(event)))
+        else:
+            rounds = coordinator.plan(name).task.rounds.count
+            show_progress(Console(stderr=True), coordinator.run_folder(name), rounds, told)
+    view = _view(home, name)
+    if as_json:
+        _say(json.dumps({"run": name, "status": view.status, "next": next_step(view)}))
+    _raise_unless_finished(view)
+    if not as_json:
+        _say(f"{name} has finished. {next_step(view)}")
+
+
+@contextmanager
+def _office(home: Path) -> Iterator[tuple[CoordinatorHome, RunQueue]]:
+    """The coordinator in a folder and its queue.
+
+    Raises:
+        NotSetUp: the folder holds none.
+    """
+    from fedloop_server.home import CoordinatorHome
+
+    if not any((home / name).exists() for name in ("server.toml", "coordinator.db", "runs")):
+        raise NotSetUp(
+            f"{home.resolve()} holds no coordinator.",
+            hint="Name its folder with --home or FEDLOOP_HOME, or make one: `fedloop server init`.",
+        )
+    coordinator = CoordinatorHome(home)
+    with closing(coordinator.queue()) as queue:
+        yield coordinator, queue
+
+
+@contextmanager
+def _interruptible(run: str) -> Iterator[None]:
+    """Ctrl-C ends the command and not the run."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        typer.echo(
+            f"\n{run} goes on. `fedloop run watch {run}` follows it, `fedloop run stop {run}` stops it.", err=True
+        )
+        raise
+
+
+def _view(home: Path, run: str) -> RunView:
+    from fedloop_server.manager.views import load_view, run_names, the_run
+
+    with _office(home) as (coordinator, queue):
+        return load_view(coordinator, queue, the_run(run, run_names(coordinator, queue)))
+
+
+def _queued_name(coordinator: CoordinatorHome, queue: RunQueue, run: str) -> str:
+    from fedloop_server.manager.views import run_names, the_run
+
+    name = the_run(run, run_names(coordinator, queue))
+    if queue.find(name) is None:
+        raise RunError(
+            f"run {name} was not started from this queue.", hint=f"`fedloop run show {name}` says how it stands."
+        )
+    return name
+
+
+def _told(home: Path, run: str, *, as_json: bool) -> None:
+    """Says where a run stands after a command about it."""
+    from fedloop_server.cli.run_telling import next_step
+    from fedloop_server.manager.state import Wish
+
+    view = _view(home, run)
+    wish = Wish.NONE if view.queued is None else view.queued.wish
+    status = {Wish.STOP: "to be stopped", Wish.RESUME: "to be resumed"}.get(wish, view.status)
+    served = "" if _served(home) else " Nobody takes the queue forward: start `fedloop server up` on this coordinator."
+    step = f"`fedloop run watch {run}` follows it." if wish is not Wish.NONE else next_step(view)
+    if as_json:
+        _say(json.dumps({"run": run, "status": view.status, "wish": wish.value, "next": f"{step}{served}"}))
+    else:
+        _say(f"{run} is {status}. {step}{served}")
+
+
+def _served(home: Path) -> bool:
+    """Whether the coordinator's service answers."""
+    with socket.socket(socket.AF_UNIX) as client:
+        client.settimeout(1.0)
+        try:
+            client.connect(str(home / "sockets" / "service.sock"))
+        except OSError:
+            return False
+    return True
+
+
+def _check_warm(coordinator: CoordinatorHome, task: str, version: int | None) -> None:
+    if version is None:
+        return
+    with closing(coordinator.registry()) as registry:
+        registry.version(task, version)
+
+
+def _raise_unless_finished(view: RunView) -> None:
+    run = view.plan.run_id
+    if view.status == "finished":
+        return
+    if view.status == "stopped":
+        raise RunCancelled(f"run {run} was stopped.", hint=f"`fedloop run resume {run}` lets it go on.")
+    if view.status == "open":
+        raise RunError(f"run {run} is open and nobody drives it.", hint=f"`fedloop run show {run}` says how it stands.")
+    why = (
+        view.state.failure.reason if view.state.failure is not None else view.problem or "its journal does not say why"
+    )
+    raise RunError(f"run {run} has failed: {why.rstrip('.')}.", hint=f"`fedloop run show {run}` says more.")
+
+
+def _serverapp_lines(home: Path, view: RunView) -> Sequence[str]:
+    """What the ServerApps of a run printed, as far as Flower keeps it and can be asked."""
+    if view.queued is None or not view.queued.job.flower_runs:
+        return ()
+    from fedloop_server.home import CoordinatorHome
+    from fedloop_server.manager.deployed import flower_control
+
+    try:
+        control = flower_control(CoordinatorHome(home))
+        return [line for number in view.queued.job.flower_runs for line in control.log(number)]
+    except FedloopError as error:
+        typer.echo(f"What the ServerApp printed cannot be had: {error}", err=True)
+        return ()
+
+
+def _told_event(event: Event) -> dict[str, object]:
+    from fedloop_server.cli.run_logs import sentence_of
+
+    return {"at": getattr(event, "unix", None), "event": event.event, "sentence": sentence_of(event)}
+
+
+def _line(event: Event) -> str:
+    from fedloop_server.cli.run_logs import sentence_of
+    from fedloop_server.cli.run_words import moment
+
+    at = getattr(event, "unix", None)
+    return f"{moment(at) if at is not None else ' ' * 16}  {sentence_of(event)}"
+
+
+def _actor() -> str:
+    return f"operator:{getpass.getuser()}"
+
+
+def _say(what: object) -> None:
+    """Text as it is; tables as wide as the terminal, or as they need where there is none."""
+    if isinstance(what, str):
+        typer.echo(what)
+        return
+    from rich.console import Console
+
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=200)
+    console.print(what)

@@ -1,0 +1,129 @@
+"""A run as it stands: plan, journal and place in the queue, read without touching any of them."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedloop_core.errors import RunError, StorageError, UsageError
+from fedloop_server.home import CoordinatorHome
+from fedloop_server.manager.journals import JournalReader
+from fedloop_server.manager.queue import QueuedRun, RunQueue
+from fedloop_server.manager.state import Status
+from fedloop_server.runs.lock import driver_of
+from fedloop_server.runs.plan import RunPlan
+from fedloop_server.runs.state import AttemptStarted, Event, Phase, RoundOpened, RunState
+
+__all__ = ["RunView", "load_view", "load_views", "run_names", "the_run"]
+
+_MOST_NAMED = 8
+_ENDS = {Phase.FINISHED: Status.FINISHED, Phase.FAILED: Status.FAILED, Phase.STOPPED: Status.STOPPED}
+
+
+@dataclass(frozen=True)
+class RunView:
+    """One run. ``queued`` is None for runs that no queue started; ``problem`` says what of the run cannot be read."""
+
+    plan: RunPlan
+    state: RunState
+    events: tuple[Event, ...]
+    queued: QueuedRun | None
+    driver: int | None
+    folder: Path
+    problem: str = ""
+
+    @property
+    def status(self) -> str:
+        """A status of the queue, or ``open`` for a run that nobody drives and no queue takes further."""
+        if self.state.phase in _ENDS and (self.queued is None or not self.queued.job.status.waiting):
+            return _ENDS[self.state.phase].value
+        if self.queued is not None:
+            return self.queued.job.status.value
+        return Status.RUNNING.value if self.driver is not None else "open"
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more happens by itself."""
+        return self.status in {end.value for end in _ENDS.values()}
+
+    @property
+    def started_unix(self) -> float | None:
+        """When the first attempt began."""
+        return next((event.unix for event in self.events if isinstance(event, AttemptStarted)), None)
+
+    @property
+    def ended_unix(self) -> float | None:
+        """When the run ended."""
+        if not self.ended:
+            return None
+        if self.state.ended and self.events:
+            return getattr(self.events[-1], "unix", None)
+        return None if self.queued is None else self.queued.job.ended_unix
+
+    def opened_unix(self, number: int) -> float | None:
+        """When a round was opened for the last time."""
+        found = [event.unix for event in self.events if isinstance(event, RoundOpened) and event.round == number]
+        return found[-1] if found else None
+
+
+def run_names(home: CoordinatorHome, queue: RunQueue) -> tuple[str, ...]:
+    """Every run: those in the queue by submission, then those that only have a folder."""
+    queued = [entry.job.run_id for entry in queue.list()]
+    folders = sorted(path.parent.name for path in (home.folder / "runs").glob("*/plan.json"))
+    return tuple(dict.fromkeys((*queued, *folders)))
+
+
+def the_run(given: str, names: tuple[str, ...]) -> str:
+    """The run of that name, or the only one whose name begins so.
+
+    Raises:
+        UsageError: no run, or several, begin so.
+    """
+    if given in names:
+        return given
+    found = [name for name in names if given and name.startswith(given)]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        more = f" and {len(found) - _MOST_NAMED} more" if len(found) > _MOST_NAMED else ""
+        raise UsageError(
+            f"{given!r} may be {', '.join(found[:_MOST_NAMED])}{more}.", hint="Write more of the name.", run=given
+        )
+    close = difflib.get_close_matches(given, names, n=1)
+    guess = f"Did you mean {close[0]}? " if close else ""
+    raise UsageError(f"there is no run {given!r}.", hint=f"{guess}`fedloop run list` names them all.", run=given)
+
+
+def load_view(home: CoordinatorHome, queue: RunQueue, run_id: str) -> RunView:
+    """One run as it stands; what of its journal can be read, when not all can.
+
+    Raises:
+        RunError: its plan is not there.
+    """
+    return _view(home, run_id, queue.find(run_id))
+
+
+def load_views(home: CoordinatorHome, queue: RunQueue) -> tuple[RunView, ...]:
+    """All runs, in the order of ``run_names``; those whose plan was deleted are left out."""
+    queued = {entry.job.run_id: entry for entry in queue.list()}
+    views = []
+    for name in run_names(home, queue):
+        try:
+            views.append(_view(home, name, queued.get(name)))
+        except RunError:
+            continue
+    return tuple(views)
+
+
+def _view(home: CoordinatorHome, run_id: str, queued: QueuedRun | None) -> RunView:
+    plan, folder = home.plan(run_id), home.run_folder(run_id)
+    reader, problem = JournalReader(folder), ""
+    events: tuple[Event, ...] = ()
+    driver: int | None = None
+    try:
+        driver = driver_of(folder)
+        events = reader.news()
+    except StorageError as error:
+        problem = str(error)
+    return RunView(plan, reader.state, events, queued, driver, folder, problem)
