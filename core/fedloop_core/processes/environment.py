@@ -7,18 +7,27 @@ import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-__all__ = ["MARK", "complete", "flower_environment", "passed_on", "proxy_environment", "python_environment"]
+__all__ = [
+    "MARK",
+    "SYSTEM_PATH",
+    "complete",
+    "flower_environment",
+    "passed_on",
+    "proxy_environment",
+    "python_environment",
+]
 
 MARK = "FEDLOOP_SUPERVISED"
 """Names the supervisor's folder in all that it starts, so that a later one finds what was left."""
 
 _SYSTEM = ("/usr/local/bin", "/usr/bin", "/bin")
+SYSTEM_PATH = os.pathsep.join(_SYSTEM)
 _LOOPBACK = "localhost,127.0.0.1,::1"
 
 
 def complete(environment: Mapping[str, str], *, home: Path, folder: Path) -> dict[str, str]:
     """The whole environment of a process: PATH, LANG and HOME where they are not given, and the supervisor's mark."""
-    base = {"PATH": os.pathsep.join(_SYSTEM), "LANG": "C.UTF-8", "HOME": str(home)}
+    base = {"PATH": SYSTEM_PATH, "LANG": "C.UTF-8", "HOME": str(home)}
     return base | dict(environment) | {MARK: str(folder.resolve())}
 
 

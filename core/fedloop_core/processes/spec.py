@@ -41,13 +41,18 @@ class PortOpen:
 
 @dataclass(frozen=True)
 class SocketAnswers:
-    """Ready when something listens on a unix socket: a file that a dead process left does not answer."""
+    """Ready when something listens on a unix socket: a file that a dead process left does not answer.
+
+    ``packets``: the socket is one of packets (SOCK_SEQPACKET), not of a stream.
+    """
 
     path: Path
+    packets: bool = False
 
     def ready(self) -> bool:
         """Connects and hangs up."""
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as caller:
+        kind = socket.SOCK_SEQPACKET if self.packets else socket.SOCK_STREAM
+        with socket.socket(socket.AF_UNIX, kind) as caller:
             caller.settimeout(_PROBE_SECONDS)
             try:
                 caller.connect(str(self.path))

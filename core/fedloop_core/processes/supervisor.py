@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import os
 import selectors
 import signal
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
-from fedloop_core.errors import AlreadyRunning, StorageError
+from fedloop_core.errors import StorageError
 from fedloop_core.processes.child import Child
 from fedloop_core.processes.health import health_endpoint
 from fedloop_core.processes.leftovers import clear_leftovers
+from fedloop_core.processes.lock import folder_lock
 from fedloop_core.processes.logs import ProcessLog
 from fedloop_core.processes.managed import Managed, Tell
 from fedloop_core.processes.policy import RestartPolicy
@@ -26,11 +26,22 @@ from fedloop_core.processes.requests import take_requests
 from fedloop_core.processes.spec import ProcessSpec
 from fedloop_core.processes.status import ProcessState, SupervisorStatus, write_status
 
-__all__ = ["Supervisor"]
+__all__ = ["Supervisor", "check_not_running"]
 
 _LOG = logging.getLogger(__name__)
 _TICK_SECONDS = 0.1
 _LOOK_SECONDS = 0.5  # between two looks at requests and files
+
+
+def check_not_running(folder: Path) -> None:
+    """Finds out before folders are prepared; ``run`` finds out for good.
+
+    Raises:
+        AlreadyRunning: another supervisor has this folder.
+        StorageError: the folder cannot be written.
+    """
+    with folder_lock(folder):
+        return
 
 
 class Supervisor:
@@ -42,6 +53,7 @@ class Supervisor:
         health: loopback address of the health endpoint; None for none; port 0 for a free one (``health_port``).
         policy: when dead processes are started again.
         tell: is given a sentence at each change that a person may want to read.
+        when_healthy: called once, when all processes run for the first time.
         start_seconds: how long a process may take to become ready before those after it start without it.
     """
 
@@ -53,6 +65,7 @@ class Supervisor:
         health: tuple[str, int] | None,
         policy: RestartPolicy | None = None,
         tell: Tell = _LOG.info,
+        when_healthy: Callable[[], None] | None = None,
         start_seconds: float = 60.0,
     ) -> None:
         self.folder = folder
@@ -61,6 +74,7 @@ class Supervisor:
         self._health = health
         self._policy = policy or RestartPolicy()
         self._tell = tell
+        self._when_healthy = when_healthy
         self._start_seconds = start_seconds
         self._started_unix = int(time.time())
         self._stops = 0
@@ -81,7 +95,7 @@ class Supervisor:
             ProcessFailed: the health endpoint's address is taken.
             StorageError: the folder cannot be written.
         """
-        with self._lock(), health_endpoint(self._health, lambda: self._status) as port, self._signals():
+        with folder_lock(self.folder), health_endpoint(self._health, lambda: self._status) as port, self._signals():
             self.health_port = port
             for name in clear_leftovers(self.folder):
                 self._tell(f"{name} was left by a supervisor that was killed; it was ended")
@@ -169,6 +183,9 @@ class Supervisor:
         if status == self._status and not must:
             return
         self._status = status
+        if status.healthy and self._when_healthy is not None:
+            self._when_healthy()
+            self._when_healthy = None
         try:
             write_status(self.folder, status)
         except StorageError as error:
@@ -190,25 +207,6 @@ class Supervisor:
         self._outputs.close()
         for process in self._processes:
             process.log.close()
-
-    @contextmanager
-    def _lock(self) -> Iterator[None]:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-        try:
-            descriptor = os.open(self.folder / "supervisor.lock", flags, 0o600)
-        except OSError as error:
-            raise StorageError(f"cannot lock {self.folder}: {error.strerror}.", hint="Correct rights.") from error
-        try:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise AlreadyRunning(
-                    f"the processes of {self.folder} run already.", hint="Stop them first, or give another --home."
-                ) from None
-            yield
-        finally:
-            os.close(descriptor)
 
     @contextmanager
     def _signals(self) -> Iterator[None]:

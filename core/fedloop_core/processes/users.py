@@ -110,8 +110,8 @@ def own_file(path: Path, *, mode: int, user: str | None = None, group: str | Non
     path.chmod(mode)
 
 
-def own_tree(path: Path, *, user: str) -> None:
-    """Gives a folder and all in it to a user, when root; links and files of several names are left alone.
+def own_tree(path: Path, *, user: str | None) -> None:
+    """Gives a folder or file, and all in it, to a user (root when None), when root; links and files of several names are left alone.
 
     Raises:
         NotSetUp: no such user.
@@ -119,6 +119,10 @@ def own_tree(path: Path, *, user: str) -> None:
     if not as_root() or not path.exists():
         return
     uid, gid = _numbers(user, None)
+    if path.is_symlink():
+        return
+    if path.is_file() and path.stat().st_nlink == 1:
+        os.chown(path, uid, gid, follow_symlinks=False)
     for place, _, files in os.walk(path):
         os.chown(place, uid, gid, follow_symlinks=False)
         for name in files:
