@@ -227,14 +227,22 @@ def test_a_name_that_no_backup_can_hold_is_told(home: CoordinatorHome, tmp_path:
         back_up(home.folder, tmp_path / "a.tar", unix=5)
 
 
-COMMANDS = "import typer\nfrom fedloop_server.cli.backup import backup, restore\napp = typer.Typer()\napp.command()(backup)\napp.command()(restore)\napp()\n"
+SETTINGS = """
+format = 1
+name = "test"
+public_names = ["localhost"]
+front = {address = "127.0.0.1:8443", public = "localhost:8443"}
+hub = {address = "127.0.0.1:8444", public = "localhost:8444"}
+"""
 
 
+@pytest.mark.slow
 def test_the_commands(home: CoordinatorHome, tmp_path: Path) -> None:
     def run(*arguments: str) -> str:
-        command = [sys.executable, "-c", COMMANDS, *arguments]
+        command = [sys.executable, "-m", "fedloop_core", "server", *arguments]
         return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
 
+    (home.folder / "server.toml").write_text(SETTINGS, encoding="utf-8")
     target, new = tmp_path / "a.tar", tmp_path / "new"
     told = json.loads(run("backup", str(target), "--home", str(home.folder), "--json"))
     assert told["files"] == len(check_archive(target).files)

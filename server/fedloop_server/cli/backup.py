@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
-import json
 import sys
 import time
 from collections.abc import Iterator
@@ -14,6 +12,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from fedloop_core.audit import AuditAction
+from fedloop_server.cli.telling import AS_JSON, HOME, open_home, operator, tell_json
 
 if TYPE_CHECKING:
     from fedloop_server.backup.writing import Progress
@@ -21,27 +20,23 @@ if TYPE_CHECKING:
 
 __all__ = ["backup", "restore"]
 
-_HOME = typer.Option(Path(), "--home", envvar="FEDLOOP_HOME", help="Folder of the coordinator.")
-_JSON = typer.Option(False, "--json", help="Print JSON instead of sentences.")
-
 
 def backup(
     file: Path = typer.Argument(help="File to write; it must not be there."),
-    home: Path = _HOME,
+    home: Path = HOME,
     without_keys: bool = typer.Option(False, "--without-keys", help="Leave private keys out; keep them elsewhere."),
-    as_json: bool = _JSON,
+    as_json: bool = AS_JSON,
 ) -> None:
     """Write the coordinator into one file, while it runs."""
     from fedloop_server.backup import back_up
-    from fedloop_server.home import CoordinatorHome
 
-    coordinator = CoordinatorHome(home)
+    coordinator = open_home(home)
     notes, started = _elsewhere(coordinator.settings), time.monotonic()
     with _bar("Backing up", quiet=as_json) as progress:
         made = back_up(home, file, unix=int(time.time()), keys=not without_keys, notes=notes, progress=progress)
-    actor, told = f"operator:{getpass.getuser()}", made.manifest
+    told = made.manifest
     coordinator.audit().record(
-        actor, AuditAction.BACKUP, str(file), backup=told.digest, files=len(told.files), keys=told.keys
+        operator(), AuditAction.BACKUP, str(file), backup=told.digest, files=len(told.files), keys=told.keys
     )
     if as_json:
         said = {
@@ -54,7 +49,7 @@ def backup(
             "seconds": round(time.monotonic() - started, 3),
             "notes": told.notes,
         }
-        print(json.dumps(said))
+        tell_json(said)
         return
     print(f"Wrote {file}: {len(told.files)} files, {made.length} bytes, digest {told.digest}.")
     for note in told.notes:
@@ -68,14 +63,14 @@ def restore(
     file: Path = typer.Argument(help="What `fedloop server backup` wrote."),
     home: Path = typer.Option(..., "--home", help="New folder of the coordinator; not there yet, or empty."),
     digest: str = typer.Option("", "--digest", help="Of the backup, as it was printed when it was written."),
-    as_json: bool = _JSON,
+    as_json: bool = AS_JSON,
 ) -> None:
     """Make a coordinator's folder of a backup; everything is checked before anything is written."""
     from fedloop_server.backup import next_steps
     from fedloop_server.backup import restore as make_home
 
     with _bar("Checking and restoring", quiet=as_json) as progress:
-        made = make_home(file, home, actor=f"operator:{getpass.getuser()}", digest=digest, progress=progress)
+        made = make_home(file, home, actor=operator(), digest=digest, progress=progress)
     steps = next_steps(made.manifest, home)
     if as_json:
         told = made.manifest
@@ -88,7 +83,7 @@ def restore(
             "audit_sequence": told.audit_sequence,
             "next": steps,
         }
-        print(json.dumps(said))
+        tell_json(said)
         return
     print(f"Restored {len(made.manifest.files)} files to {home}.")
     for number, step in enumerate(steps, 1):
