@@ -43,12 +43,15 @@ class ActivityBoard:
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._activity = _IDLE
+        self._stopped = ""
         self._revision = 0
 
     @property
     def now(self) -> Activity:
-        """What is done now."""
+        """What is done now; stopped when the coordinator takes the site no longer."""
         with self._changed:
+            if self._stopped:
+                return replace(self._activity, kind=ActivityKind.STOPPED, code=self._stopped)
             return self._activity
 
     @property
@@ -70,6 +73,16 @@ class ActivityBoard:
         """Shows how far the piece of work is."""
         with self._changed:
             self._activity = replace(self._activity, step=step, steps=steps)
+
+    def stop(self, code: str) -> None:
+        """The coordinator takes the site no longer, for the reason of this code, until ``resume``."""
+        with self._changed:
+            self._stopped = code
+
+    def resume(self) -> None:
+        """The coordinator takes the site."""
+        with self._changed:
+            self._stopped = ""
 
     def touch(self) -> None:
         """Wakes whoever waits, since something else than the work has changed."""

@@ -6,7 +6,7 @@ import threading
 
 from fedloop_clients.activity import ActivityBoard
 from fedloop_clients.outbox import NEVER, Outbox
-from fedloop_core.errors import RunCancelled
+from fedloop_core.errors import ProcessFailed, RunCancelled
 
 __all__ = ["Cancellations", "WatchedRun"]
 
@@ -22,6 +22,7 @@ class Cancellations:
         self._outbox = outbox
         self._lock = threading.Lock()
         self._attempts: dict[str, int] = {}
+        self._ending = False
 
     def cancel(self, run_id: str, attempt: int) -> bool:
         """Calls an attempt and all before it off; returns whether that was news. It holds even if it cannot be kept.
@@ -48,12 +49,19 @@ class Cancellations:
             if kept > self._attempts.get(run_id, NEVER):
                 self._attempts[run_id] = kept
 
+    def end_all(self) -> None:
+        """Ends all work at its next step, since the process ends."""
+        self._ending = True
+
     def check(self, run_id: str, attempt: int) -> None:
         """Nothing while the attempt may go on.
 
         Raises:
             RunCancelled: it was called off.
+            ProcessFailed: the process ends.
         """
+        if self._ending:
+            raise ProcessFailed(f"the daemon ends while it works for run {run_id}.", hint="It is asked again later.")
         with self._lock:
             off = self._attempts.get(run_id, NEVER)
         if attempt <= off:

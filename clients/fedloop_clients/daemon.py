@@ -52,6 +52,7 @@ __all__ = ["SiteDaemon"]
 _LOG = logging.getLogger(__name__)
 _RUNS_KEPT = 4
 _EVALUATES = "evaluate_artifact"
+_LAST_STEP_SECONDS = 2.0
 
 
 class SiteDaemon:
@@ -68,6 +69,7 @@ class SiteDaemon:
         signing_key: signs the answers; the coordinator knows its public half.
         controls: what a person at the site may change meanwhile; none in a rehearsal.
         protocol: the generation of messages that this side speaks.
+        board: where it shows what it does.
     """
 
     def __init__(
@@ -83,6 +85,7 @@ class SiteDaemon:
         signing_key: SigningKey,
         controls: SiteControls | None = None,
         protocol: int = PROTOCOL,
+        board: ActivityBoard | None = None,
     ) -> None:
         self._config = config
         self._rows = rows
@@ -97,7 +100,7 @@ class SiteDaemon:
         self._lock = threading.Lock()
         self._runs: OrderedDict[str, RunContext] = OrderedDict()
         self._data: SiteData | None = None  # the rows whose blocks are open
-        self._board = ActivityBoard()
+        self._board = board or ActivityBoard()
         self._cancellations = Cancellations(outbox)
         self._guard = LedgerGuard(self._controls.guard, config.site, ledger, clock)
         self._admission = Admission(config.site, self._controls, self._guard, outbox, coordinator_key.key_id)
@@ -177,6 +180,17 @@ class SiteDaemon:
         if now.kind is ActivityKind.IDLE and policy.paused:
             return replace(now, kind=ActivityKind.PAUSED, leaving=policy.leaving)
         return replace(now, leaving=policy.leaving)
+
+    def end(self, seconds: float) -> bool:
+        """Ends the daemon: work in hand has so many seconds, and then ends at its next step; nothing is answered after.
+
+        Returns whether it has ended, so that ledger and outbox may be closed.
+        """
+        ended = self._lock.acquire(timeout=seconds)
+        if not ended:
+            self._cancellations.end_all()
+            ended = self._lock.acquire(timeout=_LAST_STEP_SECONDS)
+        return ended  # the lock is kept: whoever asks now waits until the process is gone
 
     def add_feedback(self, rows: Dataset, evaluation_share: float) -> FeedbackAdded:
         """Takes labelled rows from the site's devices into its data; new units become new blocks with new budgets.

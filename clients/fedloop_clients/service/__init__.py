@@ -1,0 +1,1 @@
+"""The daemon process of a site: ``python -m fedloop_clients.service --home S``."""
