@@ -295,6 +295,8 @@ class World:
         self.service.allow({b64encode(key.pem).decode(): name.replace("_", "-") for name, key in keys.items()})
         wait_for(lambda: self.health().get("nodes") == len(keys), why="the front to learn of the nodes")
 
+    wait = staticmethod(wait_for)
+
     def health(self) -> dict[str, Any]:
         with httpx.Client(transport=httpx.HTTPTransport(uds=str(self.front_socket))) as client:
             content: dict[str, Any] = client.get("http://front/healthz").json()

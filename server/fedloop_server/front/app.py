@@ -20,13 +20,15 @@ from fedloop_server.front.flower_wire import (
     PUSH_MESSAGES,
     PUSH_OBJECT,
     TIME_HEADER,
+    read_announcement,
     read_object,
-    reply_objects,
     signed_unix,
+    wanted_objects,
+    was_stored,
 )
 from fedloop_server.front.polls import Polls
 from fedloop_server.front.refusals import Caller, Denial, Reason, RefusalBook
-from fedloop_server.front.replies import Replies
+from fedloop_server.front.replies import Arrivals, Replies
 from fedloop_server.front.upstream import ServiceLink, SuperLinkClient, SuperLinkDown
 
 __all__ = ["FrontApp"]
@@ -46,7 +48,8 @@ class FrontApp:
         self._service = service
         self._pace = Pace(config.body_grace_seconds, config.body_bytes_per_second)
         self._budget = BodyBudget(config.buffered_bytes)
-        self._replies = Replies(config.reply_bytes, config.reply_objects)
+        self.arrivals = Arrivals()
+        self._replies = Replies(config.reply_bytes, config.reply_objects, self.arrivals)
         self._refused = Buckets(config.requests_per_second, config.burst)
         self._turns = Buckets(config.requests_per_second, config.burst)
         self._joins = Buckets(config.joins_per_second, config.join_burst)
@@ -106,9 +109,13 @@ class FrontApp:
             if head.path == PULL_MESSAGES:
                 await self._pull(node, head, body, receive, answering)
                 return
-            self._inspect(node, head, body)
-            async with self._superlink.call(head, body) as response:
-                await answering.stream(response)
+            if head.path == PUSH_MESSAGES:
+                await self._push_reply(node, head, body, answering)
+            elif head.path == PUSH_OBJECT:
+                await self._push_object(node, head, body, answering)
+            else:
+                async with self._superlink.call(head, body) as response:
+                    await answering.stream(response)
 
     def _limit_refusals(self, caller: Caller, denial: Denial) -> None:
         """Who is refused often is told to wait; it costs a site nothing that shares the address."""
@@ -129,14 +136,27 @@ class FrontApp:
             waited += wait
             now = time.monotonic()
 
-    def _inspect(self, node: Node, head: Head, body: bytearray) -> None:
+    async def _push_reply(self, node: Node, head: Head, body: bytearray, answering: _Answering) -> None:
         try:
-            if head.path == PUSH_MESSAGES:
-                self._replies.open(node.site, reply_objects(body, self._config.reply_objects))
-            elif head.path == PUSH_OBJECT:
-                self._replies.add(node.site, read_object(body))
+            announcement = read_announcement(body, self._config.reply_objects)
         except ValueError as error:
             raise Denial(400, Reason.MALFORMED, site=node.site) from error
+        self._replies.open(node.site, announcement)
+        answer = await self._superlink.ask(head, body)
+        if answer.status_code == httpx.codes.OK:
+            self._replies.want(node.site, wanted_objects(answer.content))
+        await answering.copy(answer)
+
+    async def _push_object(self, node: Node, head: Head, body: bytearray, answering: _Answering) -> None:
+        try:
+            pushed = read_object(body)
+        except ValueError as error:
+            raise Denial(400, Reason.MALFORMED, site=node.site) from error
+        self._replies.add(node.site, pushed)
+        answer = await self._superlink.ask(head, body)
+        if answer.status_code == httpx.codes.OK and was_stored(answer.content):
+            self._replies.stored(node.site, pushed.object_id)
+        await answering.copy(answer)
 
     async def _pull(self, node: Node, head: Head, body: bytearray, receive: Receive, answering: _Answering) -> None:
         async def gone() -> None:
@@ -175,9 +195,15 @@ class _Answering:
         async with asyncio.timeout(self._seconds):
             await response(self._scope, self._receive, self._send)
 
+    async def copy(self, response: httpx.Response) -> None:
+        await self.whole(Response(response.content, response.status_code, _passed_back(response)))
+
     async def stream(self, response: httpx.Response) -> None:
-        headers = {name: response.headers[name] for name in _PASSED_BACK if name in response.headers}
-        await self.whole(StreamingResponse(response.aiter_raw(), response.status_code, headers))
+        await self.whole(StreamingResponse(response.aiter_raw(), response.status_code, _passed_back(response)))
+
+
+def _passed_back(response: httpx.Response) -> dict[str, str]:
+    return {name: response.headers[name] for name in _PASSED_BACK if name in response.headers}
 
 
 def _refuse(denial: Denial) -> Response:

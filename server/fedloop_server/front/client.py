@@ -9,12 +9,14 @@ import httpx
 from pydantic import TypeAdapter, ValidationError
 
 from fedloop_server.front.refusals import Refusal
+from fedloop_server.front.replies import Arrived
 
 __all__ = ["FrontClient"]
 
 _LOG = logging.getLogger(__name__)
 _SECONDS = 2.0
 _REFUSALS = TypeAdapter(tuple[Refusal, ...])
+_ARRIVED = TypeAdapter(Arrived)
 
 
 class FrontClient:
@@ -49,9 +51,25 @@ class FrontClient:
             self._lost(error)
             return ()
 
-    def _ask(self, method: str, path: str) -> httpx.Response | None:
+    def arrivals(self, since: int, seconds: float) -> Arrived:
+        """Replies that came whole after number ``since``; waits at most ``seconds`` for one. Start with number 0.
+
+        A front that is down, or that was restarted while a reply came, does not tell of it: ask Flower for every open
+        message now and then, too. Returns at once when the front is down.
+        """
+        wait = max(0, round(seconds * 1000))
+        answer = self._ask("GET", f"/replies?since={since}&milliseconds={wait}", seconds + _SECONDS)
+        if answer is None:
+            return Arrived(since, ())
         try:
-            answer = self._client.request(method, path)
+            return _ARRIVED.validate_json(answer.content)
+        except ValidationError as error:
+            self._lost(error)
+            return Arrived(since, ())
+
+    def _ask(self, method: str, path: str, seconds: float = _SECONDS) -> httpx.Response | None:
+        try:
+            answer = self._client.request(method, path, timeout=seconds)
             answer.raise_for_status()
         except httpx.HTTPError as error:
             self._lost(error)

@@ -20,8 +20,8 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_public_key,
     load_ssh_public_key,
 )
-from flwr.proto.fleet_pb2 import PullMessagesResponse, PushMessagesRequest
-from flwr.proto.message_pb2 import ObjectTree, PushObjectRequest
+from flwr.proto.fleet_pb2 import PullMessagesResponse, PushMessagesRequest, PushMessagesResponse
+from flwr.proto.message_pb2 import ObjectTree, PushObjectRequest, PushObjectResponse
 from google.protobuf.message import DecodeError
 
 __all__ = [
@@ -35,14 +35,17 @@ __all__ = [
     "PUSH_OBJECT",
     "SIGNATURE_HEADER",
     "TIME_HEADER",
+    "Announcement",
     "ObjectPushed",
     "holds_messages",
     "key_header",
     "load_node_key",
+    "read_announcement",
     "read_object",
-    "reply_objects",
     "signed",
     "signed_unix",
+    "wanted_objects",
+    "was_stored",
 ]
 
 PREFIX = b"/v1/fleet/"
@@ -79,6 +82,14 @@ class ObjectPushed:
 
     object_id: str
     size: int
+
+
+@dataclass(frozen=True)
+class Announcement:
+    """A reply that is about to be sent: the id of the message that it answers, and those of its objects."""
+
+    answers: str
+    objects: frozenset[str]
 
 
 def load_node_key(content: bytes) -> ec.EllipticCurvePublicKey:
@@ -133,8 +144,8 @@ def holds_messages(content: bytes) -> bool:
         return True
 
 
-def reply_objects(content: bytearray, limit: int) -> frozenset[str]:
-    """Ids of the objects that a push-messages request announces; at most ``limit`` + 1 are collected.
+def read_announcement(content: bytearray, limit: int) -> Announcement:
+    """What a push-messages request announces; at most ``limit`` + 1 objects are collected.
 
     Raises:
         ValueError: the request cannot be read, or does not bring one message with one tree.
@@ -151,7 +162,27 @@ def reply_objects(content: bytearray, limit: int) -> frozenset[str]:
         tree = rest.pop()
         found.add(tree.object_id)
         rest.extend(tree.children)
-    return frozenset(found)
+    return Announcement(request.messages_list[0].metadata.reply_to_message_id, frozenset(found))
+
+
+def wanted_objects(content: bytes) -> frozenset[str]:
+    """Ids of the objects that SuperLink still wants, from its answer to push-messages.
+
+    Raises:
+        ValueError: the answer cannot be read.
+    """
+    try:
+        return frozenset(PushMessagesResponse.FromString(content).objects_to_push)
+    except DecodeError as error:
+        raise ValueError("an answer to push-messages cannot be read") from error
+
+
+def was_stored(content: bytes) -> bool:
+    """Whether SuperLink took an object, from its answer to push-object."""
+    try:
+        return PushObjectResponse.FromString(content).stored
+    except DecodeError:
+        return False
 
 
 def read_object(content: bytearray) -> ObjectPushed:

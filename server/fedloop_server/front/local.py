@@ -13,9 +13,11 @@ from fedloop_server.front.app import FrontApp
 
 __all__ = ["local_app"]
 
+_LONGEST_WAIT = 60.0
+
 
 def local_app(front: FrontApp) -> Starlette:
-    """``POST /doorbell``, ``GET /refusals?since=N``, ``GET /healthz``."""
+    """``POST /doorbell``, ``GET /refusals?since=N``, ``GET /replies?since=N&milliseconds=M``, ``GET /healthz``."""
 
     async def doorbell(request: Request) -> Response:  # noqa: ARG001  Starlette calls with it
         front.polls.ring()
@@ -26,6 +28,13 @@ def local_app(front: FrontApp) -> Starlette:
         if not since.isdigit():
             return Response(status_code=400)
         return JSONResponse([asdict(refusal) for refusal in front.book.since(int(since))])
+
+    async def replies(request: Request) -> Response:
+        since, seconds = (request.query_params.get(name, "0") for name in ("since", "milliseconds"))
+        if not since.isdigit() or not seconds.isdigit():
+            return Response(status_code=400)
+        arrived = await front.arrivals.since(int(since), min(int(seconds) / 1000, _LONGEST_WAIT))
+        return JSONResponse(asdict(arrived))
 
     async def health(request: Request) -> Response:  # noqa: ARG001  Starlette calls with it
         ready = front.allowed is not None
@@ -41,6 +50,7 @@ def local_app(front: FrontApp) -> Starlette:
         routes=[
             Route("/doorbell", doorbell, methods=["POST"]),
             Route("/refusals", refusals, methods=["GET"]),
+            Route("/replies", replies, methods=["GET"]),
             Route("/healthz", health, methods=["GET"]),
         ]
     )

@@ -73,19 +73,29 @@ class SuperLinkClient:
         finally:
             await response.aclose()
 
+    async def ask(self, head: Head, body: bytearray) -> httpx.Response:
+        """Sends one request and reads its answer, which must be a small one.
+
+        Raises:
+            SuperLinkDown: there is no answer.
+        """
+        async with self.call(head, body) as response:
+            try:
+                await response.aread()
+            except httpx.TransportError as error:
+                raise SuperLinkDown from error
+        return response
+
     async def pull(self, head: Head, body: bytearray) -> Pulled:
         """Asks once for messages.
 
         Raises:
             SuperLinkDown: there is no answer.
         """
-        async with self._asks, self.call(head, body) as response:
-            try:
-                content = await response.aread()
-            except httpx.TransportError as error:
-                raise SuperLinkDown from error
-        empty = response.status_code == httpx.codes.OK and not holds_messages(content)
-        return Pulled(response.status_code, content, response.headers.get("content-type", ""), empty)
+        async with self._asks:
+            answer = await self.ask(head, body)
+        empty = answer.status_code == httpx.codes.OK and not holds_messages(answer.content)
+        return Pulled(answer.status_code, answer.content, answer.headers.get("content-type", ""), empty)
 
 
 class ServiceLink:
