@@ -43,7 +43,7 @@ PARTS: Mapping[str, tuple[Place, ...]] = {
         (daemon, "_question_key"),
         (daemon.SiteDaemon, "_finish"),
         (exchange, "digest"),
-        (exchange, "array_record"),
+        (asked, "array_record"),
         (rounds, "digest"),
         (asked, "pack"),
         (asked, "Message"),

@@ -40,3 +40,21 @@ def test_simulate_compares_with_flower_and_with_bare_loops() -> None:
     assert {"training", "serialisation", "rest", "whole"} <= set(split)
     assert min(split["training"], split["serialisation"], split["whole"]) > 0
     assert {"cores", "load", "python", "versions"} <= set(told)
+
+
+@pytest.mark.slow
+def test_aggregate_folds_in_the_memory_of_two_models_and_a_half_and_ends_where_flower_does() -> None:
+    ran = subprocess.run(
+        [sys.executable, "benchmarks/aggregate.py", "--short", "--json"],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr[-2000:]
+    told = json.loads(ran.stdout)
+    assert set(told["rivals"]) == {"ours", "axpy", "flower"}
+    assert 1.9 < told["peak_models"] <= 2.5
+    assert told["ratio_axpy"] > 0
+    assert told["ratio_flower"] > 0

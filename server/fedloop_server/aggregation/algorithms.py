@@ -26,7 +26,7 @@ class Algorithm(Protocol):
         """An empty sum for one round."""
 
     def step(self, model: NamedArrays, sums: FixedPointSum) -> dict[str, NDArray[np.generic]]:
-        """The model after the round."""
+        """The model after the round; the sums may be let go by it."""
 
 
 class Averaging:
@@ -42,11 +42,7 @@ class Averaging:
 
     def step(self, model: NamedArrays, sums: FixedPointSum) -> dict[str, NDArray[np.generic]]:
         """``model + server_learning_rate * mean`` in float64, then rounded to the model's dtype."""
-        mean = sums.mean()
-        return {
-            name: (array.astype(np.float64) + self._rate * mean[name]).astype(array.dtype)
-            for name, array in model.items()
-        }
+        return sums.moved(model, self._rate)
 
 
 class Newton:

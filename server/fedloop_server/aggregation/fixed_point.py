@@ -21,10 +21,11 @@ from fedloop_core.errors import UpdateRefused
 __all__ = ["FixedPointSum"]
 
 _SUM_BITS = 62  # one bit for the sign, one of reserve for the rounding of each term
+_CHUNK = 1 << 16  # values that are converted at once: both buffers stay in the processor's cache
 
 
 class FixedPointSum:
-    """Adds replies as they arrive; holds one int64 for each value of the model and nothing else."""
+    """Adds replies as they arrive; holds one int64 for each value of the model and two small buffers."""
 
     def __init__(self, spec: ArraySpec, *, largest_value: float, total_weight: int) -> None:
         if not (math.isfinite(largest_value) and largest_value > 0) or total_weight < 1:
@@ -34,7 +35,9 @@ class FixedPointSum:
         self._total_weight = total_weight
         self.fraction_bits = _SUM_BITS - math.ceil(math.log2(largest_value * total_weight))
         self._scale = math.ldexp(1.0, self.fraction_bits)
-        self._sums = [np.zeros(shape, dtype=np.int64) for shape in spec.shapes]
+        self._sums = [np.zeros(math.prod(shape), dtype=np.int64) for shape in spec.shapes]
+        self._scaled = np.empty(_CHUNK, dtype=np.float64)
+        self._whole = np.empty(_CHUNK, dtype=np.int64)
         self.weight = 0
 
     @property
@@ -42,8 +45,10 @@ class FixedPointSum:
         """Largest error of a value of ``mean``, besides the rounding of float64 itself."""
         return math.ldexp(1.0, -(self.fraction_bits + 1))
 
-    def add(self, arrays: NamedArrays, weight: int = 1) -> None:
+    def add(self, arrays: NamedArrays, weight: int = 1, *, norm: float | None = None) -> None:
         """Folds one reply; a refused reply changes nothing.
+
+        ``norm`` is the arrays' L2 norm where the caller has computed it: values are not looked at again when it bounds them.
 
         Raises:
             UpdateRefused: names, shapes, dtypes or values do not fit, or the weight exceeds what was agreed.
@@ -54,25 +59,28 @@ class FixedPointSum:
                 f"weight {weight} does not fit: {self._total_weight - self.weight} of the agreed weight is left.",
                 reason="weight",
             )
-        for name, array in arrays.items():
-            largest = float(np.abs(array).max(initial=0.0))  # NaN if any value is
-            if not largest <= self._largest_value:
-                reason = "range" if math.isfinite(largest) else "not-finite"
-                raise UpdateRefused(f"array {name} holds {largest:g}, beyond {self._largest_value:g}.", reason=reason)
+        if norm is None or not norm <= self._largest_value:
+            for name, array in arrays.items():
+                self._check_range(name, array)
         for total, array in zip(self._sums, arrays.values(), strict=True):
-            scaled = array.astype(np.float64)
-            scaled *= self._scale
-            whole = np.rint(scaled, out=scaled).astype(np.int64)
-            if weight != 1:
-                whole *= weight
-            total += whole
+            values = np.ascontiguousarray(array).reshape(-1)
+            for start in range(0, values.size, _CHUNK):
+                part = values[start : start + _CHUNK]
+                scaled, whole = self._scaled[: part.size], self._whole[: part.size]
+                np.multiply(part, self._scale, out=scaled, dtype=np.float64)
+                np.rint(scaled, out=scaled)
+                np.copyto(whole, scaled, casting="unsafe")
+                if weight != 1:
+                    np.multiply(whole, weight, out=whole)
+                into = total[start : start + _CHUNK]
+                np.add(into, whole, out=into)
         self.weight += weight
 
     def sum(self) -> dict[str, NDArray[np.float64]]:
         """The weighted sums, float64."""
         return {
-            name: np.ldexp(total.astype(np.float64), -self.fraction_bits)
-            for name, total in zip(self.spec.names, self._sums, strict=True)
+            name: np.ldexp(total.astype(np.float64), -self.fraction_bits).reshape(shape)
+            for name, shape, total in zip(self.spec.names, self.spec.shapes, self._sums, strict=True)
         }
 
     def mean(self) -> dict[str, NDArray[np.float64]]:
@@ -81,6 +89,50 @@ class FixedPointSum:
         Raises:
             UpdateRefused: nothing was folded.
         """
+        self._require_weight()
+        return {name: total / self.weight for name, total in self.sum().items()}
+
+    def moved(self, model: NamedArrays, rate: float) -> dict[str, NDArray[np.generic]]:
+        """``model + rate * mean`` in float64, rounded to the model's dtypes.
+
+        Each sum is let go when it was used, so that model and sums are never there twice; nothing can be asked afterwards.
+
+        Raises:
+            UpdateRefused: nothing was folded.
+            ValueError: the model has other names or shapes, or the sums were let go.
+        """
+        self._require_weight()
+        if tuple(model) != self.spec.names or len(self._sums) != len(self.spec.names):
+            raise ValueError("the sums are of another model, or were let go")
+        moved: dict[str, NDArray[np.generic]] = {}
+        self._sums.reverse()
+        for name, array in model.items():
+            moved[name] = self._moved(array, self._sums.pop(), rate)
+        return moved
+
+    def _moved(self, array: NDArray[np.generic], total: NDArray[np.int64], rate: float) -> NDArray[np.generic]:
+        values = np.ascontiguousarray(array).reshape(-1)
+        result = np.empty_like(values)
+        for start in range(0, values.size, _CHUNK):
+            part = values[start : start + _CHUNK]
+            scaled = self._scaled[: part.size]
+            np.copyto(scaled, total[start : start + _CHUNK], casting="same_kind")
+            np.ldexp(scaled, -self.fraction_bits, out=scaled)
+            np.divide(scaled, self.weight, out=scaled)
+            np.multiply(scaled, rate, out=scaled)
+            np.add(scaled, part, out=scaled)
+            np.copyto(result[start : start + _CHUNK], scaled, casting="unsafe")
+        return result.reshape(array.shape)
+
+    def _check_range(self, name: str, array: NDArray[np.generic]) -> None:
+        if array.size == 0:
+            return
+        low, high = float(np.min(array)), float(np.max(array))  # NaN if any value is
+        if not (high <= self._largest_value and low >= -self._largest_value):
+            largest = high if math.isnan(high) else max(high, -low)
+            reason = "range" if math.isfinite(largest) else "not-finite"
+            raise UpdateRefused(f"array {name} holds {largest:g}, beyond {self._largest_value:g}.", reason=reason)
+
+    def _require_weight(self) -> None:
         if self.weight == 0:
             raise UpdateRefused("no reply was folded: there is no mean.", reason="empty")
-        return {name: total / self.weight for name, total in self.sum().items()}

@@ -12,9 +12,19 @@ from fedloop_core.errors import UpdateRefused
 __all__ = ["check_update", "norm"]
 
 
+_CHUNK = 1 << 16  # values that are converted to float64 at once
+
+
 def norm(arrays: NamedArrays) -> float:
     """L2 norm over all values of all arrays, in float64."""
-    return math.sqrt(sum(float(np.vdot(a, a)) for a in (x.astype(np.float64) for x in arrays.values())))
+    total, wide = 0.0, np.empty(_CHUNK, dtype=np.float64)
+    for array in arrays.values():
+        values = np.ascontiguousarray(array).reshape(-1)
+        for start in range(0, values.size, _CHUNK):
+            part = wide[: min(_CHUNK, values.size - start)]
+            np.copyto(part, values[start : start + _CHUNK], casting="same_kind")
+            total += float(np.dot(part, part))
+    return math.sqrt(total)
 
 
 def check_update(arrays: NamedArrays, spec: ArraySpec, *, maximum_norm: float) -> float:

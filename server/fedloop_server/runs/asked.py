@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 from flwr.app import ArrayRecord, Message
 
-from fedloop_core.federation.records import pack
+from fedloop_core.arrays import NamedArrays
+from fedloop_core.federation.records import array_record, pack
 from fedloop_server.runs.heads import HeadsOfRun
 from fedloop_server.runs.leaving import revoked
 from fedloop_server.runs.post import Post
@@ -77,7 +78,7 @@ class Asked:
         roster: who is there.
         heads: the sites' ledgers as they were seen.
         sendings: made when they are sent, since a site near by begins before the next question is sealed.
-        arrays: what goes with each question.
+        arrays: what goes with each question; packed when something is sent, and let go while it is waited for.
         patience: None when neither sites nor their connections can come back.
         clock: monotonic seconds.
         deadline_seconds: from now.
@@ -89,7 +90,7 @@ class Asked:
         roster: Roster,
         heads: HeadsOfRun,
         sendings: Mapping[str, Callable[[], Sending]],
-        arrays: ArrayRecord,
+        arrays: NamedArrays,
         *,
         patience: Patience | None,
         clock: Callable[[], float],
@@ -100,7 +101,7 @@ class Asked:
         self._heads = heads
         self._unsent = dict(sendings)
         self._arrays = arrays
-        self._bytes = sum(len(array.data) for array in arrays.values())
+        self._bytes = sum(array.nbytes for array in arrays.values())
         self._patience = patience
         self._clock = clock
         self._deadline_seconds = deadline_seconds
@@ -130,15 +131,16 @@ class Asked:
     def send(self) -> None:
         """Sends every question that was not sent yet."""
         now = self._clock()
+        record = array_record(self._arrays) if self._unsent else ArrayRecord()
         if self._post.near:
             for site in list(self._unsent):
                 self._open[site] = _Open(self._unsent.pop(site)(), now)
-                self._send([self._open[site]])
+                self._send([self._open[site]], record)
             return
         fresh = {site: _Open(make(), now) for site, make in self._unsent.items()}
         self._unsent.clear()
         self._open |= fresh
-        self._send(list(fresh.values()))
+        self._send(list(fresh.values()), record)
 
     def poll(self) -> Iterator[SiteAnswer | SiteFailure]:
         """Yields what has come, one at a time, and sends again what may be.
@@ -186,8 +188,8 @@ class Asked:
         if waiting.message is not None and node is not None and node != waiting.node:
             waiting.message, waiting.again = None, 0.0  # it joined anew: nobody will answer at the old node
         if waiting.message is None:
-            if self._clock() >= waiting.again:
-                self._send([waiting])
+            if node is not None and self._clock() >= waiting.again:
+                self._send([waiting], array_record(self._arrays))
             return
         reply = self._post.pull(waiting.message)
         if reply is None or (reply.has_error() and self._try_again(waiting, reply.error.code)):
@@ -213,7 +215,7 @@ class Asked:
         waiting.trouble = _flower_error(code)
         return True
 
-    def _send(self, questions: list[_Open]) -> None:
+    def _send(self, questions: list[_Open], record: ArrayRecord) -> None:
         """Sends questions to sites that have a node; the others go on waiting for one."""
         messages, sent = [], []
         for waiting in questions:
@@ -222,7 +224,7 @@ class Asked:
                 continue
             waiting.node, waiting.refusal = node, self._roster.newest_refusal
             waiting.tries += 1
-            content = pack(waiting.sending.envelope, self._arrays)
+            content = pack(waiting.sending.envelope, record)
             ttl = max(self._deadline - self._clock(), 1.0)
             messages.append(Message(content, node, waiting.sending.message_type, ttl=ttl))
             sent.append(waiting)

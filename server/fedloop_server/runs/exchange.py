@@ -17,7 +17,7 @@ from flwr.serverapp import Grid
 from fedloop_core.arrays import NamedArrays, digest
 from fedloop_core.audit import AuditHead
 from fedloop_core.federation.protocol import PROTOCOL
-from fedloop_core.federation.records import DESCRIBE, EVALUATE, MOMENTS, TRAIN, array_record
+from fedloop_core.federation.records import DESCRIBE, EVALUATE, MOMENTS, TRAIN
 from fedloop_core.keys import SigningKey, seal
 from fedloop_proto.coordination.v1.coordination_pb2 import Envelope, Instruction, LogHead
 from fedloop_server.runs.asked import Asked, Patience, Sending
@@ -128,7 +128,7 @@ class Exchange:
             self._roster,
             self._heads,
             {site: partial(sending, site, instruction) for site, instruction in work.items()},
-            array_record(arrays),
+            arrays,
             patience=self._patience,
             clock=self._clock,
             deadline_seconds=deadline_seconds,

@@ -67,8 +67,8 @@ class OpenRound:
         if isinstance(self._task.training, NewtonRaphson):
             self._sums.add(reply.arrays)
         else:
-            check_update(reply.arrays, self._sums.spec, maximum_norm=self._task.gates.update.maximum_norm)
-            self._sums.add(reply.arrays, self._members[reply.site].weight)
+            length = check_update(reply.arrays, self._sums.spec, maximum_norm=self._task.gates.update.maximum_norm)
+            self._sums.add(reply.arrays, self._members[reply.site].weight, norm=length)
         self.progress.answered.add(reply.site)
         self._measured.extend(found)
         self._spends.extend(spend_in(reply.site, reply.answer))
