@@ -33,6 +33,9 @@ class SocketServer:
             log_level="warning",
             access_log=False,
             lifespan="off",
+            http="h11",
+            ws="none",
+            loop="asyncio",
             timeout_graceful_shutdown=_STOP_SECONDS,
             h11_max_incomplete_event_size=16 << 10,
         )
