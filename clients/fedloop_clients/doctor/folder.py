@@ -17,7 +17,7 @@ __all__ = ["CertificateCheck", "FilesCheck", "MembershipCheck", "SettingsCheck"]
 
 _DAY = 86_400
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
-_WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
+_WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH  # where it is sticky, each user takes away its own files alone
 _SOON = 0.25  # of a certificate's life: it renews itself at half of it
 
 
@@ -31,7 +31,7 @@ class FilesCheck:
         """See ``Check``."""
         home = scene.home
         if not home.folder.is_dir():
-            yield problem(f"there is no folder {home.folder}.", "Run: fedloop site join TOKEN, or give --home.")
+            yield warning(f"there is no folder {home.folder} yet.", "Run: fedloop site join TOKEN, or give --home.")
             return
         secret = (
             home.site_key,
@@ -49,7 +49,7 @@ class FilesCheck:
         for path in open_files:
             right = "700" if path.is_dir() else "600"
             yield problem(f"others may use {path} (mode {_mode(path):o}).", f"Run: chmod {right} {path}")
-        if _mode(home.folder) & _WRITABLE_BY_OTHERS:
+        if _mode(home.folder) & _WRITABLE_BY_OTHERS and not _mode(home.folder) & stat.S_ISVTX:
             yield problem(f"others may write to {home.folder}.", f"Run: chmod go-w {home.folder}")
         if home.settings_file.exists() and _mode(home.settings_file) & _OTHERS and "@" in scene.proxy_url:
             yield warning(

@@ -1,0 +1,24 @@
+"""Join a federation as a site, run it, look after it, and decide what it takes part in."""
+
+from __future__ import annotations
+
+import typer
+
+from fedloop_clients.cli import ledger
+from fedloop_clients.cli.doctor import doctor
+from fedloop_clients.cli.membership import join, leave, renew
+from fedloop_clients.cli.standing import approve, pause, unpause
+from fedloop_clients.cli.status import show_policy, status
+from fedloop_clients.cli.up import up
+
+__all__ = ["commands"]
+
+commands = typer.Typer(no_args_is_help=True, suggest_commands=False, add_completion=False)
+commands.add_typer(ledger.commands, name="ledger")
+for _command in (join, up, doctor, status, show_policy, approve, pause, unpause, renew, leave):
+    commands.command()(_command)
+
+
+@commands.callback()
+def _site() -> None:
+    """Join a federation as a site, run it, look after it, and decide what it takes part in."""

@@ -1,0 +1,132 @@
+"""How the site stands, and what it allows."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fedloop_clients.cli.telling import AS_JSON, HOME, Told, moment, tell_json
+
+if TYPE_CHECKING:
+    from fedloop_clients.home import SiteHome
+    from fedloop_clients.settings import SiteSettings
+    from fedloop_clients.status import SiteStatus
+    from fedloop_core.processes import SupervisorStatus
+
+__all__ = ["show_policy", "status"]
+
+_SILENT_SECONDS = 30
+
+
+def status(home: Path = HOME, as_json: bool = AS_JSON) -> None:
+    """Show membership, processes, what the site does, certificate, ledger and last contact."""
+    from fedloop_clients.home import SiteHome
+    from fedloop_clients.status import read_status as read_daemon
+    from fedloop_core.certificates import certificate_expiry
+    from fedloop_core.errors import NotSetUp
+    from fedloop_core.processes import read_status
+
+    site = SiteHome(home.resolve())
+    member = site.membership()
+    processes = read_status(site.folder)
+    try:
+        daemon = read_daemon(site.folder)
+    except NotSetUp:
+        daemon = None
+    standing = site.standing().read()
+    expires = certificate_expiry(site.site_certificate.read_bytes()) if site.site_certificate.exists() else 0
+    told: dict[str, object] = {
+        "site": member.site,
+        "home": str(site.folder),
+        "front": member.fleet_address,
+        "hub": member.hub_address,
+        "joined_unix": member.joined_unix,
+        "certificate_expires_unix": expires,
+        "paused": standing.paused or site.settings.policy.paused,
+        "leaving": standing.leaving or site.settings.policy.leaving,
+        "waiting_for_approval": [asked.run_id for asked in site.approvals().state().waiting],
+        "ledger": _ledger(site),
+        "processes": None if processes is None else [process.model_dump() for process in processes.processes],
+        "daemon": None if daemon is None else daemon.model_dump(),
+    }
+    if as_json:
+        tell_json(told)
+    else:
+        _print(told, processes, daemon)
+
+
+def show_policy(home: Path = HOME, as_json: bool = AS_JSON) -> None:
+    """Show what site.toml allows: tasks, hours, privacy, budgets, approval."""
+    from fedloop_clients.home import SiteHome
+
+    settings = SiteHome(home.resolve()).settings
+    if as_json:
+        import json
+
+        print(json.dumps({"policy": json.loads(settings.policy.model_dump_json()), "budget": _budget(settings)}))
+        return
+    for line in _words(settings):
+        print(line)
+
+
+def _ledger(site: SiteHome) -> dict[str, object] | None:
+    if not site.ledger_file.exists():
+        return None
+    ledger = site.ledger()
+    head = ledger.head()
+    ledger.close()
+    return {"sequence": head.sequence, "digest": head.digest.hex()}
+
+
+def _print(told: Told, processes: SupervisorStatus | None, daemon: SiteStatus | None) -> None:
+    print(f"site         {told['site']} in {told['home']}")
+    print(f"coordinator  front {told['front']}, hub {told['hub']}")
+    expires = told["certificate_expires_unix"]
+    print(f"certificate  until {moment(expires if isinstance(expires, int) else 0)}")
+    ledger = told["ledger"]
+    head = f"{ledger['sequence']} entries, head {str(ledger['digest'])[:16]}" if isinstance(ledger, dict) else "empty"
+    print(f"ledger       {head}")
+    if processes is None:
+        print("processes    none; start them with `fedloop site up`")
+    for process in () if processes is None else processes.processes:
+        print(f"process      {process.name}: {process.state.value}, {process.restarts} restarts, log {process.log}")
+    print(f"contact      {_contact(daemon)}")
+    for key in ("paused", "leaving"):
+        if told[key]:
+            print(f"{key}: the site refuses all training")
+    waiting = told["waiting_for_approval"]
+    for run in waiting if isinstance(waiting, list) else ():
+        print(f"waiting      run {run}: fedloop site approve {run}")
+
+
+def _contact(daemon: SiteStatus | None) -> str:
+    if daemon is None:
+        return "none yet"
+    doing = f"{daemon.activity} run {daemon.run_id}, round {daemon.round}" if daemon.run_id else daemon.activity
+    silent = time.time() - daemon.unix > _SILENT_SECONDS
+    when = f"{moment(daemon.unix)}{' (the daemon does not run)' if silent else ''}"
+    return f"{when}: {doing}{f' ({daemon.code})' if daemon.code else ''}{f'; {daemon.hub}' if daemon.hub else ''}"
+
+
+def _budget(settings: SiteSettings) -> dict[str, object]:
+    budgets = {"training": settings.budget.training, "evaluation": settings.budget.evaluation}
+    return {name: {"epsilon": str(budget.epsilon), "delta": budget.delta} for name, budget in budgets.items()}
+
+
+def _words(settings: SiteSettings) -> list[str]:
+    policy, budget = settings.policy, settings.budget
+    lines = [f"site {settings.site} allows, whatever the coordinator sends:"]
+    lines.append(f"  tasks: {'any' if policy.tasks is None else ', '.join(policy.tasks) or 'none'}")
+    if policy.hours is not None:
+        windows = "; ".join(f"{', '.join(w.days)} {w.start}-{w.end}" for w in policy.hours.windows)
+        lines.append(f"  hours: {windows} ({policy.hours.time_zone})")
+    private = "only private runs" if policy.require_private else "runs without privacy too"
+    lines.append(f"  a run: {private}, epsilon up to {policy.maximum_epsilon:g}, delta up to {policy.maximum_delta:g}")
+    lines.append(f"  rounds a run: {'any' if policy.maximum_rounds is None else policy.maximum_rounds}")
+    lines.append(f"  approval by hand: {policy.approval}")
+    for name, block in (("training", budget.training), ("evaluation", budget.evaluation)):
+        lines.append(f"  {name} rows, for life: epsilon {block.epsilon:g}, delta {block.delta:g}")
+    if policy.paused or policy.leaving:
+        lines.append("  now: nothing, since the policy says paused or leaving")
+    return lines
