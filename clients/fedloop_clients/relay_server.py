@@ -19,6 +19,7 @@ from pathlib import Path
 from fedloop_clients.relay.shim import COMMAND, write_shim
 from fedloop_clients.relay.zygote import Zygote
 from fedloop_core.errors import FedloopError, NotSetUp, ProcessFailed
+from fedloop_core.federation.closed_apps import closed
 
 __all__ = ["flower_command", "main"]
 
@@ -52,7 +53,7 @@ def main() -> int:
         importlib.import_module("fedloop_clients.app")
         if threading.active_count() > 1:
             raise ProcessFailed("a library started a thread, so that this process cannot be forked safely.")
-        zygote = Zygote(arguments.socket, command, allowed_users=frozenset({os.getuid()}))
+        zygote = Zygote(arguments.socket, closed(command), allowed_users=frozenset({os.getuid()}))
         _LOG.info("the relay is warm")
         zygote.serve()
     except FedloopError as error:

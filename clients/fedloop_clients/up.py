@@ -121,7 +121,7 @@ def _supernode(
         ready=PortOpen(node_port),
         restart_when=(home.authorities,),
         handed=tuple(
-            HandedFile(path, given / path.name, MAIN)
+            HandedFile(path, given / path.name, roles.user(MAIN))
             for path in (home.node_key, home.authorities, home.superexec_secret)
         ),
         confined=True,
@@ -141,7 +141,7 @@ def _superexec(home: SiteHome, settings: SiteSettings, roles: Roles, node_port: 
         environment=_app_environment(home, settings) | {"PATH": f"{own / 'bin'}:{SYSTEM_PATH}"},
         user=roles.user(RELAY),
         working_folder=own / "work",
-        handed=(HandedFile(home.superexec_secret, secret, MAIN),),
+        handed=(HandedFile(home.superexec_secret, secret, roles.user(MAIN)),),
         confined=True,
     )
 

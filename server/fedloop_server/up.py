@@ -152,7 +152,7 @@ def _superlink(home: Path, settings: ServerSettings, roles: Roles) -> ProcessSpe
         user=roles.user(FLOWER),
         working_folder=own,
         ready=PortOpen(settings.superlink_port),
-        handed=_handed(home, given, names),
+        handed=_handed(home, given, names, roles),
         confined=True,
     )
 
@@ -186,13 +186,13 @@ def _superexec(home: Path, settings: ServerSettings, roles: Roles) -> ProcessSpe
         | _store(settings),
         user=roles.user(MAIN),
         working_folder=own / "work",
-        handed=_handed(home, given, ("superlink-ca.pem", "superexec.secret")),
+        handed=_handed(home, given, ("superlink-ca.pem", "superexec.secret"), roles),
         confined=True,
     )
 
 
-def _handed(home: Path, given: Path, names: tuple[str, ...]) -> tuple[HandedFile, ...]:
-    return tuple(HandedFile(home / "keys" / name, given / name, MAIN) for name in names)
+def _handed(home: Path, given: Path, names: tuple[str, ...], roles: Roles) -> tuple[HandedFile, ...]:
+    return tuple(HandedFile(home / "keys" / name, given / name, roles.user(MAIN)) for name in names)
 
 
 def _store(settings: ServerSettings) -> dict[str, str]:

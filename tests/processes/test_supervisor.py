@@ -271,6 +271,13 @@ def test_logs_rotate(tmp_path: Path) -> None:
     assert "line 199" in (tmp_path / "logs" / "a.log").read_text()
 
 
+def test_colours_and_control_characters_stay_out_of_logs(tmp_path: Path) -> None:
+    log = ProcessLog(tmp_path / "a.log")
+    log.feed(b"\x1b[92mINFO\x1b[0m:\tfine\r\x08\x00\n")
+    log.close()
+    assert (tmp_path / "a.log").read_text().partition(" ")[2] == "INFO:\tfine\n"
+
+
 def test_a_log_that_cannot_be_written_loses_lines_and_no_process(tmp_path: Path) -> None:
     if not Path("/dev/full").exists():
         pytest.skip("no /dev/full here")

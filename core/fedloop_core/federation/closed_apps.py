@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from importlib import metadata
 from pathlib import Path, PurePath
 
 from fedloop_core.errors import ProcessFailed
 
-__all__ = ["APP_LOG", "APP_PROGRAMS", "close_apps", "run_app", "write_app_programs"]
+__all__ = ["APP_LOG", "APP_PROGRAMS", "close_apps", "closed", "run_app", "write_app_programs"]
 
 APP_PROGRAMS = ("flwr-serverapp", "flwr-clientapp", "flwr-agentapp", "flwr-connector", "flwr-model", "flwr-simulation")
 """All that Flower 1.42's superexec looks for on PATH."""
@@ -49,17 +49,23 @@ def run_app(name: str) -> None:
     """Runs one of Flower's programs behind ``close_apps``; its output goes to the file that ``APP_LOG`` names.
 
     Raises:
-        ProcessFailed: FLWR_HOME is not set, or Flower has no such program.
+        ProcessFailed: Flower has no such program.
     """
-    home = os.environ.get("FLWR_HOME")
-    if not home:
-        raise ProcessFailed(f"{name} needs FLWR_HOME.")
     _redirect(os.environ.get(APP_LOG))
-    close_apps(Path(home))
     entry = next(iter(metadata.entry_points(group="console_scripts", name=name)), None)
     if entry is None:
         raise ProcessFailed(f"the installed Flower has no program {name}.", hint="Install fedloop anew.")
-    entry.load()()
+    closed(entry.load())()
+
+
+def closed(command: Callable[[], object]) -> Callable[[], object]:
+    """The same command behind ``close_apps``, with the FLWR_HOME of the moment when it is called."""
+
+    def run() -> object:
+        close_apps(Path(os.environ.get("FLWR_HOME") or Path.home() / ".flwr"))  # as Flower finds it
+        return command()
+
+    return run
 
 
 def write_app_programs(folder: Path, runs: Iterable[str]) -> None:

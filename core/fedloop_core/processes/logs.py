@@ -7,6 +7,7 @@ import io
 import logging
 import logging.handlers
 import os
+import re
 import time
 from pathlib import Path
 
@@ -14,6 +15,7 @@ __all__ = ["LOG_BYTES", "LOG_FILES", "ProcessLog"]
 
 LOG_BYTES = 10 * 1024 * 1024
 LOG_FILES = 5
+_CONTROL = re.compile(r"\x1b\[[0-9;]*[A-Za-z]|[\x00-\x08\x0b-\x1f\x7f]")  # colours, and what could fake other lines
 _LINE_BYTES = 16 * 1024  # a longer line is written in pieces
 
 
@@ -77,5 +79,5 @@ class ProcessLog:
             self._handler.close()
 
     def _write(self, line: bytes) -> None:
-        text = line.decode("utf-8", errors="replace").rstrip("\r")
+        text = _CONTROL.sub("", line.decode("utf-8", errors="replace"))
         self._handler.handle(logging.makeLogRecord({"msg": text, "levelno": logging.INFO}))

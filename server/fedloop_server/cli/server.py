@@ -10,6 +10,7 @@ from fedloop_core.errors import UsageError
 from fedloop_server.cli import authority, sites
 from fedloop_server.cli.backup import backup, restore
 from fedloop_server.cli.telling import AS_JSON, HOME, open_home, operator, tell_json
+from fedloop_server.cli.up import up
 from fedloop_server.settings import OwnCertificate
 
 __all__ = ["commands", "init", "status"]
@@ -17,6 +18,7 @@ __all__ = ["commands", "init", "status"]
 commands = typer.Typer(no_args_is_help=True, suggest_commands=False, add_completion=False)
 commands.add_typer(sites.commands, name="site")
 commands.add_typer(authority.commands, name="authority")
+commands.command()(up)
 commands.command()(backup)
 commands.command()(restore)
 
