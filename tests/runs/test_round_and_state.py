@@ -24,10 +24,13 @@ from fedloop_server.runs.state import (
     RoundOpened,
     RunFailed,
     RunFinished,
+    RunReopened,
     RunState,
+    RunStopped,
     ScalerFixed,
     SiteAdmitted,
     SiteLeftOut,
+    VersionRegistered,
     apply,
 )
 
@@ -190,6 +193,68 @@ def test_nothing_follows_the_end() -> None:
         state = apply(state, earlier)
     with pytest.raises(ValueError, match="after the end"):
         apply(state, RunFinished(unix=3.0))
+
+
+def state_after(*events: Event) -> RunState:
+    state = RunState()
+    for event in events:
+        state = apply(state, event)
+    return state
+
+
+FAILED = RunFailed(code="FL-RUN-001", reason="no quorum", unix=2.0)
+REGISTERED = VersionRegistered(version=1)
+
+
+@pytest.mark.parametrize("end", [FAILED, RunStopped(unix=2.0)], ids=["failed", "stopped"])
+@pytest.mark.parametrize(
+    ("length", "more", "phase"),
+    [(3, (), Phase.GATHERING), (5, (), Phase.TRAINING), (6, (), Phase.TRAINING), (6, (REGISTERED,), Phase.RELEASING)],
+)
+def test_a_run_that_a_person_opens_again_is_where_it_was(
+    end: Event, length: int, more: tuple[Event, ...], phase: Phase
+) -> None:
+    before = state_after(*STORY[:length], *more)
+    ended = apply(before, end)
+    assert ended.ended
+    assert ended.completed_rounds == before.completed_rounds
+    again = apply(ended, RunReopened(unix=3.0))
+    assert again == before.model_copy(update={"open_round": None})
+    assert (again.phase, again.ended) == (phase, False)
+    assert apply(again, AttemptStarted(attempt=2, unix=4.0)).attempt == 2
+
+
+def test_who_was_left_out_for_good_is_so_until_the_run_is_opened_again() -> None:
+    out = LeftOut(site="b", round=0, code="FL-DATA-006", reason="one class", for_good=True)
+    passing = LeftOut(site="a", round=1, code="FL-RUN-010", reason="no answer")
+    state = state_after(*STORY[:5], SiteLeftOut(left_out=out), SiteLeftOut(left_out=passing), SiteLeftOut(left_out=out))
+    assert state.barred == (out,)
+    assert state.barred_sites == {"b"}
+    state = apply(apply(state, FAILED), RunReopened(unix=3.0))
+    assert state.barred == ()
+    assert out in state.left_out
+
+
+@pytest.mark.parametrize("events", [STORY[:5], STORY], ids=["an open run", "a finished one"])
+def test_only_what_failed_or_was_stopped_is_opened_again(events: tuple[Event, ...]) -> None:
+    with pytest.raises(ValueError, match="run-reopened"):
+        apply(state_after(*events), RunReopened(unix=9.0))
+
+
+def test_a_journal_of_the_first_release_is_read(tmp_path: Path) -> None:
+    (tmp_path / "journal.jsonl").write_text(
+        """{"event":"attempt-started","attempt":1,"unix":1.0}
+{"event":"site-admitted","member":{"site":"a","weight":1,"rows":9,"rows_noised":false,"data_fingerprint":"00"}}
+{"event":"site-left-out","left_out":{"site":"b","round":0,"code":"FL-DATA-006","reason":"data gate: one class"}}
+{"event":"scaler-fixed","checkpoint":"round-0.safetensors"}
+{"event":"round-opened","round":1,"asked":["a"],"unix":2.0}
+{"event":"round-closed","round":1,"folded":["a"],"checkpoint":"round-1.safetensors","digest":"00","measured":[],"spends":[],"unix":3.0}
+{"event":"run-finished","unix":4.0}
+"""
+    )
+    state = RunJournal(tmp_path).state
+    assert (state.phase, state.completed_rounds, state.barred) == (Phase.FINISHED, 1, ())
+    assert (state.rounds[0].asked, state.rounds[0].took, state.left_out[0].for_good) == ((), (), False)
 
 
 def test_a_checkpoint_gives_back_the_same_bits(tmp_path: Path) -> None:

@@ -84,8 +84,13 @@ class RunDriver:
         return self._model.all_arrays()
 
     def _gather(self) -> None:
-        barred = self._journal.state.barred_sites
-        sites = self.exchange.gather(self._plan.expected_sites, self._task.rounds.deadline_seconds, barred)
+        """Waits for all sites that are expected at the start, and for a quorum when training had begun.
+
+        A round waits for members that are on their way back by itself.
+        """
+        state = self._journal.state
+        expected = self._plan.expected_sites if state.phase is Phase.GATHERING else self._needed
+        sites = self.exchange.gather(expected, self._task.rounds.deadline_seconds, state.barred_sites)
         if len(sites) < self._needed:
             raise QuorumNotReached(
                 f"{len(sites)} of {self._plan.expected_sites} sites are connected; {self._needed} are needed.",
