@@ -20,7 +20,6 @@ from fedloop_server.manager.queue import RunQueue
 from fedloop_server.membership import Authorities, Members, Notices
 from fedloop_server.registry import Registry
 from fedloop_server.runs.journal import RunJournal
-from fedloop_server.runs.model import model_of
 from fedloop_server.runs.plan import RunPlan
 from fedloop_server.runs.state import Event, RunState
 from fedloop_server.settings import SETTINGS_FILE, ServerSettings, load_settings, read_file
@@ -71,7 +70,7 @@ class CoordinatorHome:
             return Database(self.settings.database)
         self.folder.mkdir(parents=True, exist_ok=True)
         file, former = self.folder / "coordinator.db", self.folder / "registry.db"
-        if former.exists() and not file.exists():  # as releases before 0.2 named it
+        if former.exists() and not file.exists():  # as coordinators named it that kept a registry alone
             copy_sqlite(former, file)
         return Database(f"sqlite:///{file.resolve()}")
 
@@ -147,6 +146,8 @@ class CoordinatorHome:
         Raises:
             RunError: the run has no checkpoint.
         """
+        from fedloop_server.runs.model import model_of  # torch: membership and most commands need none
+
         plan = self.plan(run_id)
         journal = self.journal(run_id)
         if journal.state.checkpoint is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import hashlib
 
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
@@ -54,8 +55,6 @@ def first_der(content: bytes) -> bytes:
 
 def public_key_id(pem: bytes) -> str:
     """Hex SHA-256 of the DER SubjectPublicKeyInfo of the first certificate's key."""
-    import hashlib
-
     key = x509.load_pem_x509_certificates(pem)[0].public_key()
     return hashlib.sha256(key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)).hexdigest()
 
@@ -71,11 +70,7 @@ def read_authorities(content: bytes, name: str) -> bytes:
         raise CertificateRefused(f"{name} holds {len(parts)} certificates; 1 to {_MAXIMUM_AUTHORITIES} are taken.")
     for pem in parts:
         certificate = x509.load_pem_x509_certificate(pem)
-        try:
-            authority = certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
-        except (x509.ExtensionNotFound, ValueError):
-            authority = False
-        if not authority:
+        if not _may_sign(certificate):
             raise CertificateRefused(
                 f"{name} holds a certificate that is no authority: {certificate.subject.rfc4514_string()[:100]}.",
                 hint="Give the certificate of the authority, not that of a server or a site.",
@@ -119,6 +114,13 @@ def checked_chain(chain: bytes, authority: bytes, *, site: str, now_unix: int) -
     return b"".join(one.public_bytes(Encoding.PEM) for one in (leaf, *between))
 
 
+def _may_sign(certificate: x509.Certificate) -> bool:
+    try:
+        return certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
+    except (x509.ExtensionNotFound, ValueError):
+        return False
+
+
 def _leaf_policy() -> ExtensionPolicy:
     """The name of a site is in our database: its certificate needs no alternative names."""
     return ExtensionPolicy.permit_all().may_be_present(x509.ExtendedKeyUsage, Criticality.AGNOSTIC, None)
@@ -135,9 +137,9 @@ def _check_leaf(leaf: x509.Certificate, site: str) -> None:
         purposes = {ExtendedKeyUsageOID.CLIENT_AUTH}
     except ValueError:
         purposes = set()
-    if not strong or ExtendedKeyUsageOID.CLIENT_AUTH not in purposes:
+    if not strong or _may_sign(leaf) or ExtendedKeyUsageOID.CLIENT_AUTH not in purposes:
         raise JoinRefused(
-            f"site {site}: its certificate is not for clients, or its key is weak.",
+            f"site {site}: its certificate is not for clients, is an authority's, or its key is weak.",
             hint="Ask the institution's authority for a certificate with the purpose clientAuth over P-256 or RSA 2048.",
             reason="certificate",
         )
