@@ -21,6 +21,7 @@ from fedloop_proto.coordination.v1.coordination_pb2 import LogHead
 
 __all__ = [
     "FILE_NAME",
+    "AcceptedHead",
     "Countersignature",
     "GuardState",
     "LedgerGuard",

@@ -77,13 +77,18 @@ def site_specs(home: SiteHome, settings: SiteSettings, roles: Roles, *, node_por
 
 
 def _daemon(home: SiteHome, roles: Roles) -> ProcessSpec:
+    relay = roles.user(RELAY)
     return ProcessSpec(
         name="daemon",
-        command=(sys.executable, "-m", "fedloop_clients.service", "--home", str(home.folder)),
+        command=(
+            *(sys.executable, "-m", "fedloop_clients.service", "--home", str(home.folder)),
+            *(() if relay is None else ("--allow-user", relay)),
+        ),
         environment=python_environment() | passed_on(_GPU_VARIABLES),
         user=roles.user(MAIN),
         working_folder=home.folder,
         ready=SocketAnswers(home.daemon_socket),
+        restart_when=(home.membership_file, home.signing_key_file),  # the site has joined anew
     )
 
 

@@ -180,6 +180,10 @@ class Hub(membership_pb2_grpc.SiteHubServicer):
             self._changed.notify_all()
 
     @property
+    def acknowledged(self) -> int:
+        return max((report.acknowledged for report in self.reports), default=0)
+
+    @property
     def last(self) -> SiteReport:
         return self.reports[-1] if self.reports else SiteReport()
 

@@ -113,7 +113,7 @@ def test_a_cancel_over_the_hub_ends_training_and_is_acknowledged(
     number = hub.post(coordinator.instruction(task, {}, cancel_run=CancelRun()))
     thread.join(60)
     assert coordinator.open(home, replies[0].answer).refusal.code == "FL-RUN-003"
-    wait_until(lambda: hub.last.acknowledged == number, "the notice is acknowledged")
+    wait_until(lambda: hub.acknowledged == number, "the notice is acknowledged")
 
 
 def test_a_notice_that_is_refused_is_acknowledged_and_the_next_one_is_acted_on(
@@ -122,7 +122,7 @@ def test_a_notice_that_is_refused_is_acknowledged_and_the_next_one_is_acted_on(
     hub.post(b"\xff" * 20)
     number = hub.post(coordinator.instruction(task, {}, cancel_run=CancelRun()))
     site = link(home)
-    wait_until(lambda: hub.last.acknowledged == number, "both are acknowledged")
+    wait_until(lambda: hub.acknowledged == number, "both are acknowledged")
     reply = site.daemon.answer(Question(coordinator.describe(task), {}))
     assert coordinator.open(home, reply.answer).refusal.code == "FL-RUN-003"
 
@@ -144,8 +144,8 @@ def test_a_notice_that_cannot_be_kept_comes_again(
         link(home)
         number = hub.post(coordinator.instruction(task, {}, cancel_run=CancelRun()))
         wait_until(lambda: len(hub.watches) > 1, "the watch begins anew")
-        assert hub.last.acknowledged == 0
-    wait_until(lambda: hub.last.acknowledged == number, "it is acknowledged once it is kept")
+        assert hub.acknowledged == 0
+    wait_until(lambda: hub.acknowledged == number, "it is acknowledged once it is kept")
 
 
 def test_a_hub_that_goes_and_comes_is_found_again(

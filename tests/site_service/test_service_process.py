@@ -123,7 +123,8 @@ def test_it_ends_in_time_also_while_it_trains(
 
 def _ignoring(service: Service, question: Any) -> None:
     with contextlib.suppress(ProcessFailed):  # nobody answers any more
-        service.ask(*question, patience=0.5)
+        envelope, arrays = question
+        service.ask(envelope, arrays, patience=0.5)
 
 
 @pytest.mark.parametrize(

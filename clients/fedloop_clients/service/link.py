@@ -164,8 +164,12 @@ class HubLink:
         return seconds
 
     def _report(self, client: SiteHubClient) -> None:
-        report = report_of(self._daemon.activity(), int(self._clock()), self._acknowledged, self._signing)
+        acted = self._acknowledged
+        report = report_of(self._daemon.activity(), int(self._clock()), acted, self._signing)
         received: ReportReceived = client.report(report)
+        with self._lock:
+            if self._acknowledged == acted:
+                self._acknowledged = 0  # it is known there; said again after a restore, it would hide newer notices
         self._daemon.board.resume()
         self._set(trouble="")
         self._compare_clocks(received.now_unix)
@@ -183,7 +187,8 @@ class HubLink:
                 self._actions.trust(taken.certificates)
         except (EnvelopeRefused, CertificateRefused) as error:
             _LOG.warning("notice %d is refused: %s", notice.number, error)
-        self._acknowledged = max(self._acknowledged, notice.number)
+        with self._lock:
+            self._acknowledged = notice.number
         self._daemon.board.touch()  # a report acknowledges it at once
 
     def _failed(self, what: str, error: FedloopError) -> float:
