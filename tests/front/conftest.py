@@ -26,6 +26,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 from flwr.proto.fleet_pb2 import ActivateNodeRequest, ActivateNodeResponse, PullMessagesRequest
+from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
 from flwr.proto.node_pb2 import Node
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -135,6 +136,7 @@ class PlayedService:
         if self._server is not None and self._thread is not None:
             self._server.should_exit = self._server.force_exit = True
             self._thread.join()
+            self._server = self._thread = None
             self.path.unlink(missing_ok=True)
 
     def allow(self, nodes: dict[str, str]) -> None:
@@ -319,6 +321,11 @@ class World:
         assert answer.status_code == 200, answer.text
         return int(ActivateNodeResponse.FromString(answer.content).node_id)
 
+    def beat(self, client: httpx.Client, key: NodeKey, node: int) -> int:
+        """A call that any allowed node may make; returns the status."""
+        body = SendNodeHeartbeatRequest(node=Node(node_id=node), heartbeat_interval=30).SerializeToString()
+        return client.post("/v1/fleet/send-node-heartbeat", content=body, headers=key.headers()).status_code
+
     def poll(self, client: httpx.Client, key: NodeKey, node: int, **headers: Any) -> httpx.Response:
         body = PullMessagesRequest(node=Node(node_id=node)).SerializeToString()
         return client.post("/v1/fleet/pull-messages", content=body, headers=key.headers(**headers))
@@ -362,7 +369,13 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     made.close()
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
+def world_in() -> type[World]:
+    """Makes a world in a folder, in which nothing runs yet."""
+    return World
+
+
+@pytest.fixture(scope="session")
 def new_key() -> Callable[[], NodeKey]:
     """Makes node keys."""
     return NodeKey

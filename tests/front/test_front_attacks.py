@@ -204,7 +204,6 @@ def test_a_site_whose_clock_is_off_is_refused_by_name(running: Any, ahead: float
     (refusal,) = local.refusals(seen)
     assert (refusal.site, refusal.reason, refusal.path) == ("north", "clock", PULL)
     assert refusal.seconds == pytest.approx(ahead, abs=2.0)
-    local.close()
 
 
 def push_object(size: int, name: str = "o") -> bytes:
@@ -239,7 +238,6 @@ def test_a_site_that_sends_nonsense_is_refused_by_name(
     assert (answer.status_code, answer.text) == (status, "refused\n")
     (refusal,) = local.refusals(seen)
     assert (refusal.site, refusal.reason, refusal.path) == ("north", reason, f"/v1/fleet/{path}")
-    local.close()
 
 
 def test_a_slow_body_is_refused(running: Any) -> None:
@@ -252,7 +250,6 @@ def test_a_slow_body_is_refused(running: Any) -> None:
         )
         assert connection.recv(4096).startswith(b"HTTP/1.1 408")
     assert [refusal.reason for refusal in local.refusals(seen)] == ["slow-body"]
-    local.close()
 
 
 def test_a_body_without_length_is_refused(running: Any) -> None:

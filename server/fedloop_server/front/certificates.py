@@ -7,6 +7,8 @@ import logging
 import ssl
 from pathlib import Path
 
+from fedloop_core.errors import CertificateRefused
+
 __all__ = ["ServedCertificate"]
 
 _LOG = logging.getLogger(__name__)
@@ -22,18 +24,23 @@ class ServedCertificate:
         key: PEM, not encrypted.
 
     Raises:
-        OSError: a file cannot be read.
-        ssl.SSLError: they do not hold a certificate and its key.
+        CertificateRefused: the files cannot be read, or do not hold a certificate and its key.
     """
 
     def __init__(self, certificate: Path, key: Path) -> None:
         self._certificate = certificate
         self._key = key
-        self._loaded = self._stamp()
         self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self.context.minimum_version = ssl.TLSVersion.TLSv1_2
         self.context.set_alpn_protocols(["http/1.1"])
-        self._load(self.context)
+        try:
+            self._loaded = self._stamp()
+            self._load(self.context)
+        except OSError as error:  # ssl.SSLError is one
+            raise CertificateRefused(
+                f"{certificate} and {key} are no certificate and its key: {error.strerror or error}.",
+                hint="Restore them, or let the coordinator make new ones.",
+            ) from error
 
     async def follow(self, seconds: float = 1.0) -> None:
         """Looks at the files every second, for ever."""
@@ -51,7 +58,7 @@ class ServedCertificate:
                 ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             )  # a pair that does not fit must not reach the live context
             self._load(self.context)
-        except (OSError, ssl.SSLError) as error:  # half replaced: the next look finds both
+        except OSError as error:  # half replaced: the next look finds both
             _LOG.warning("the new certificate cannot be used yet, the old one stays: %s", error)
             return False
         self._loaded = stamp

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import socket
+from http import HTTPStatus
+from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 
-import httpx
 from pydantic import TypeAdapter, ValidationError
 
 from fedloop_server.front.refusals import Refusal
@@ -19,6 +21,17 @@ _REFUSALS = TypeAdapter(tuple[Refusal, ...])
 _ARRIVED = TypeAdapter(Arrived)
 
 
+class _UnixConnection(HTTPConnection):
+    def __init__(self, path: Path, seconds: float) -> None:
+        super().__init__("front", timeout=seconds)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(str(self._path))
+
+
 class FrontClient:
     """Rings the doorbell and reads refusals. A front that is down is logged once and costs only waiting time.
 
@@ -28,13 +41,10 @@ class FrontClient:
 
     def __init__(self, socket_path: Path) -> None:
         self._path = socket_path
-        transport = httpx.HTTPTransport(uds=str(socket_path))
-        self._client = httpx.Client(transport=transport, base_url="http://front", timeout=_SECONDS)
         self._reachable = True
 
     def close(self) -> None:
-        """Closes the connection."""
-        self._client.close()
+        """Does nothing: each call has a connection of its own. For callers that close what they open."""
 
     def ring(self) -> None:
         """Says that messages were pushed: held polls ask for them at once. Never raises."""
@@ -46,7 +56,7 @@ class FrontClient:
         if answer is None:
             return ()
         try:
-            return _REFUSALS.validate_json(answer.content)
+            return _REFUSALS.validate_json(answer)
         except ValidationError as error:
             self._lost(error)
             return ()
@@ -62,20 +72,26 @@ class FrontClient:
         if answer is None:
             return Arrived(since, ())
         try:
-            return _ARRIVED.validate_json(answer.content)
+            return _ARRIVED.validate_json(answer)
         except ValidationError as error:
             self._lost(error)
             return Arrived(since, ())
 
-    def _ask(self, method: str, path: str, seconds: float = _SECONDS) -> httpx.Response | None:
+    def _ask(self, method: str, path: str, seconds: float = _SECONDS) -> bytes | None:
+        connection = _UnixConnection(self._path, seconds)
         try:
-            answer = self._client.request(method, path, timeout=seconds)
-            answer.raise_for_status()
-        except httpx.HTTPError as error:
+            connection.request(method, path)
+            answer = connection.getresponse()
+            content = answer.read()
+            if answer.status >= HTTPStatus.BAD_REQUEST:
+                raise HTTPException(f"status {answer.status}")
+        except (OSError, HTTPException) as error:
             self._lost(error)
             return None
+        finally:
+            connection.close()
         self._reachable = True
-        return answer
+        return content
 
     def _lost(self, error: Exception) -> None:
         if self._reachable:

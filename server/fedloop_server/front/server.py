@@ -48,7 +48,7 @@ async def run_front(config: FrontConfig) -> None:
 
     Raises:
         OSError: an address is taken, or a file cannot be read.
-        ssl.SSLError: the certificate does not fit its key.
+        CertificateRefused: the certificate does not fit its key.
     """
     front = build_front(config)
     certificate = ServedCertificate(config.certificate, config.key)

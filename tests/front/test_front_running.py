@@ -1,0 +1,262 @@
+"""The front while things change under it: certificates, lists of nodes, SuperLink, its own restart."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import os
+import signal
+import ssl
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from flwr.proto.fleet_pb2 import PullMessagesResponse
+from flwr.proto.message_pb2 import PushObjectRequest
+
+from fedloop_server.front import FrontClient
+
+
+@pytest.fixture(scope="module")
+def federation(world_in: Any, tmp_path_factory: pytest.TempPathFactory, new_key: Any) -> Iterator[Any]:
+    """SuperLink with two registered sites; no SuperNode runs."""
+    world = world_in(tmp_path_factory.mktemp("federation"))
+    world.superlink = world.start_superlink()
+    world.north, world.south = new_key(), new_key()
+    world.north_id = world.register("north", world.north)
+    world.south_id = world.register("south", world.south)
+    yield world
+    world.close()
+
+
+@pytest.fixture
+def site(federation: Any) -> Iterator[Any]:
+    """The same, with a service that allows nobody yet, and no front."""
+    federation.service.start()
+    federation.issue("tls", ("localhost", "127.0.0.1"))
+    yield federation
+    for program in [program for program in federation.programs if program is not federation.superlink]:
+        program.stop()
+        federation.programs.remove(program)
+    federation.service.stop()
+
+
+def in_background(what: Any, *arguments: Any) -> concurrent.futures.Future[Any]:
+    future: concurrent.futures.Future[Any] = concurrent.futures.Future()
+
+    def run() -> None:
+        try:
+            future.set_result(what(*arguments))
+        except BaseException as error:  # noqa: BLE001  handed to whoever asks for the result
+            future.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return future
+
+
+def asks(site: Any) -> int:
+    return sum('"POST /v1/fleet/pull-messages' in line for _, line in site.superlink.lines)
+
+
+def asks_from_now(site: Any) -> Any:
+    before = asks(site)
+    return lambda: asks(site) - before
+
+
+def test_a_poll_is_held_and_answered_empty(site: Any) -> None:
+    site.start_front(hold_seconds=3.0, ask_seconds=1.0)
+    site.allow(north=site.north)
+    asked = asks_from_now(site)
+    with site.client() as client:
+        started = time.monotonic()
+        answer = site.poll(client, site.north, site.north_id)
+    assert answer.status_code == 200
+    assert not PullMessagesResponse.FromString(answer.content).messages_list
+    assert 2.5 < time.monotonic() - started < 20.0
+    site.wait(lambda: asked() >= 3)
+    assert asked() <= 4
+
+
+def test_a_revoked_site_is_cut_off_in_a_held_poll_and_the_other_notices_nothing(site: Any) -> None:
+    site.start_front()
+    site.allow(north=site.north, south=site.south)
+    with site.client() as client, site.client() as other:
+        assert site.beat(client, site.north, site.north_id) == 200
+        held = in_background(site.poll, client, site.north, site.north_id)
+        kept = in_background(site.poll, other, site.south, site.south_id)
+        site.wait(lambda: site.health()["held"] == 2)
+        revoked = time.monotonic()
+        site.service.allow({k: s for k, s in site.service.nodes.items() if s == "south"})
+        assert held.result(10).status_code == 401
+        assert time.monotonic() - revoked < 2.0
+        assert not kept.done()
+        assert site.poll(client, site.north, site.north_id).status_code == 401
+    local = FrontClient(site.front_socket)
+    assert [(refusal.site, refusal.reason) for refusal in local.refusals(0)] == [("north", "revoked")]
+
+
+def test_a_doorbell_makes_each_held_poll_ask_once(site: Any) -> None:
+    site.start_front(ask_seconds=15.0)
+    site.allow(north=site.north, south=site.south)
+    asked = asks_from_now(site)
+    with site.client() as client, site.client() as other:
+        polls = [
+            in_background(site.poll, client, site.north, site.north_id),
+            in_background(site.poll, other, site.south, site.south_id),
+        ]
+        site.wait(lambda: site.health()["held"] == 2 and asked() == 2)
+        local = FrontClient(site.front_socket)
+        for ring in range(1, 4):
+            local.ring()
+            site.wait(lambda count=2 + 2 * ring: asked() >= count)
+            assert asked() == 2 + 2 * ring
+        assert not any(poll.done() for poll in polls)
+
+
+def test_a_second_poll_of_a_node_takes_the_place_of_the_first(site: Any) -> None:
+    site.start_front()
+    site.allow(north=site.north)
+    with site.client() as client, site.client() as again:
+        first = in_background(site.poll, client, site.north, site.north_id)
+        site.wait(lambda: site.health()["held"] == 1)
+        second = in_background(site.poll, again, site.north, site.north_id)
+        assert first.result(10).status_code == 200
+        assert not second.done()
+        assert site.health()["held"] == 1
+
+
+def test_a_caller_that_goes_gives_its_place_back(site: Any) -> None:
+    site.start_front()
+    site.allow(north=site.north)
+    with site.client() as client, pytest.raises(httpx.ReadTimeout):
+        client.timeout = httpx.Timeout(1.0)
+        site.poll(client, site.north, site.north_id)
+    site.wait(lambda: site.health()["held"] == 0)
+
+
+def test_the_certificate_is_replaced_while_connections_go_on(site: Any) -> None:
+    front = site.start_front()
+    site.allow(north=site.north)
+
+    def serial() -> int:
+        with site.connect() as connection:
+            number: int = int(connection.getpeercert()["serialNumber"], 16)
+            return number
+
+    with site.client() as client:
+        before = serial()
+        assert site.beat(client, site.north, site.north_id) == 200
+        held = in_background(site.poll, client, site.north, site.north_id)
+        site.wait(lambda: site.health()["held"] == 1)
+        site.issue("tls", ("localhost", "127.0.0.1"))
+        site.wait(lambda: serial() != before)
+        assert not held.done()
+        local = FrontClient(site.front_socket)
+        local.ring()
+    (site.folder / "tls.pem").write_text("nothing")  # half written: the last one stays
+    front.wait_for("cannot be used yet")
+    assert serial() != before
+
+
+def test_another_authority_is_noticed_by_the_caller(site: Any, tmp_path: Path) -> None:
+    from fedloop_core.certificates import CertificateAuthority
+
+    site.start_front()
+    stranger = tmp_path / "stranger.pem"
+    stranger.write_bytes(CertificateAuthority.create("other", int(time.time())).certificate)
+    context = ssl.create_default_context(cafile=str(stranger))
+    with pytest.raises(httpx.ConnectError):
+        httpx.post(f"https://127.0.0.1:{site.front_port}/v1/membership/join", verify=context, trust_env=False)
+
+
+def test_without_a_list_nobody_is_let_in_and_the_last_list_stays(site: Any) -> None:
+    site.service.stop()
+    front = site.start_front()
+    with site.client() as client:
+        answer = site.poll(client, site.north, site.north_id)
+        assert answer.status_code == 503  # a SuperNode comes again; 401 would end it
+        assert site.health()["ready"] is False
+        site.service.start()
+        site.allow(north=site.north)
+        assert site.beat(client, site.north, site.north_id) == 200
+        site.service.stop()
+        front.wait_for("the last list stays")
+        assert site.beat(client, site.north, site.north_id) == 200
+
+
+def test_while_superlink_is_down_a_site_is_told_to_come_again(site: Any) -> None:
+    site.start_front()
+    site.allow(north=site.north)
+    with site.client() as client:
+        assert site.beat(client, site.north, site.north_id) == 200
+        site.programs.remove(site.superlink)
+        site.superlink.stop()
+        answer = site.poll(client, site.north, site.north_id)
+        assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
+        site.superlink = site.start_superlink()
+        assert site.poll(client, site.north, site.north_id).status_code == 200
+
+
+def test_it_ends_cleanly_with_polls_held(site: Any) -> None:
+    front = site.start_front()
+    site.allow(north=site.north)
+    with site.client() as client:
+        held = in_background(site.poll, client, site.north, site.north_id)
+        site.wait(lambda: site.health()["held"] == 1)
+        os.kill(front.process.pid, signal.SIGTERM)
+        assert held.result(10).status_code == 200
+    assert front.process.wait(20) == 0
+    assert not site.front_socket.exists()
+
+
+def test_large_objects_pass_with_bounded_memory(site: Any) -> None:
+    front = site.start_front(buffered_bytes=16 << 20)
+    site.allow(north=site.north)
+    body = PushObjectRequest(run_id=1, object_id="o", object_content=bytes(5 << 20)).SerializeToString()
+
+    def peak() -> int:
+        status = Path(f"/proc/{front.process.pid}/status").read_text()
+        return int(status.partition("VmHWM:")[2].split()[0]) // 1024
+
+    with site.client() as client, concurrent.futures.ThreadPoolExecutor(12) as pool:
+        assert site.beat(client, site.north, site.north_id) == 200
+        before = peak()
+
+        def push() -> int:
+            answer = client.post("/v1/fleet/push-object", content=body, headers=site.north.headers())
+            return answer.status_code
+
+        statuses = {future.result() for future in [pool.submit(push) for _ in range(36)]}
+    print(f"peak of the front: {before} MiB before, {peak()} MiB after 36 objects of 5 MiB, 12 at once")
+    assert len(statuses) == 1
+    assert 413 not in statuses
+    assert peak() - before < 60
+
+
+def test_a_reply_beyond_the_limit_is_refused_by_name(site: Any) -> None:
+    site.start_front(reply_bytes=3 << 20)
+    site.allow(north=site.north)
+    statuses = []
+    with site.client() as client:
+        for number in range(4):
+            body = PushObjectRequest(run_id=1, object_id=f"{number}", object_content=bytes(1 << 20)).SerializeToString()
+            answer = client.post("/v1/fleet/push-object", content=body, headers=site.north.headers())
+            statuses.append(answer.status_code)
+    assert statuses[3] == 413
+    assert 413 not in statuses[:3]
+    local = FrontClient(site.front_socket)
+    (refusal,) = local.refusals(0)
+    assert (refusal.site, refusal.reason) == ("north", "reply-too-large")
+    assert local.refusals(refusal.number) == ()
+
+
+def test_a_client_of_a_front_that_is_down_raises_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    local = FrontClient(tmp_path / "no.sock")
+    for _ in range(3):
+        local.ring()
+    assert local.refusals(0) == ()
+    assert local.arrivals(7, 0.1).number == 7
+    assert len([record for record in caplog.records if "cannot be reached" in record.message]) == 1
