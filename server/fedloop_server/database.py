@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -125,7 +125,8 @@ def _sqlite_file(url: URL) -> Path | None:
         raise StorageError("a database in memory would be another one in each thread.", hint="Name a file.")
     file = Path(str(url.database))
     try:  # before SQLite does, which would let everybody read it
-        os.close(os.open(file, os.O_RDWR | os.O_CREAT, 0o600))
+        with suppress(FileExistsError):  # closing one that is there would take away the locks of this process on it
+            os.close(os.open(file, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
     except OSError as error:
         raise StorageError(
             f"database {file} cannot be opened: {error.strerror}.", hint="Correct the path or its rights."

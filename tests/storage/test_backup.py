@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import pwd
 import sqlite3
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from fedloop_core.durable import write_bytes, write_secret
 from fedloop_core.errors import BackupRefused, NotSetUp, StorageError
 from fedloop_server.backup import back_up, check_archive, next_steps, restore
 from fedloop_server.home import CoordinatorHome
+from fedloop_server.sqlite_copy import SqliteSnapshot
 
 ACTOR = "operator:test"
 
@@ -71,6 +73,21 @@ def test_a_restored_home_is_what_was_there(home: CoordinatorHome, tmp_path: Path
     assert (new / "keys" / "envelope.pem").stat().st_mode & 0o777 == 0o600
     assert [e.action for e in CoordinatorHome(new).audit().entries()] == [AuditAction.INITIALISE, AuditAction.RESTORE]
     assert list(tmp_path.glob(".*")) == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files to others")
+def test_files_belong_to_those_whose_they_were(home: CoordinatorHome, tmp_path: Path) -> None:
+    nobody = pwd.getpwnam("nobody")
+    for path in ("keys", "keys/envelope.pem", "coordinator.db"):
+        os.chown(home.folder / path, nobody.pw_uid, nobody.pw_gid)
+    os.chown(home.folder / "audit.jsonl", 54321, 54321)  # somebody without a name
+    made = back_up(home.folder, tmp_path / "a.tar", unix=5)
+    restored = restore(tmp_path / "a.tar", tmp_path / "new", actor=ACTOR)
+    for path in ("keys", "keys/envelope.pem", "coordinator.db"):
+        assert (tmp_path / "new" / path).stat().st_uid == nobody.pw_uid
+    assert (tmp_path / "new" / "audit.jsonl").stat().st_uid == 0
+    assert restored.unknown_owners == ()
+    assert "surgeon:surgeons" in " ".join(next_steps(made.manifest, tmp_path, ("surgeon:surgeons",)))
 
 
 def test_any_tar_lists_a_backup(home: CoordinatorHome, tmp_path: Path) -> None:
@@ -136,6 +153,34 @@ def test_a_backup_is_one_moment_of_a_coordinator_at_work(home: CoordinatorHome, 
         stop.set()
         worker.join()
         database.close()
+
+
+def test_what_came_after_the_moment_stays_out(
+    home: CoordinatorHome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Logs, pointers and databases that are newer than the moment would name what is not in it."""
+    late = (
+        "runs/run-9/journal.jsonl",
+        "audit.countersigned/va.json",
+        "keys/new.key",
+        "late.db",
+        "releases/x/timestamp.json",
+    )
+    real = SqliteSnapshot.copy_to
+
+    def copy_to(self: SqliteSnapshot, target: Path) -> None:
+        for path in (*late, "runs/run-9/plan.json"):
+            write_bytes(home.folder / path, b"")
+        home.audit().record("a", AuditAction.RUN_STARTED, "run-9")
+        (home.folder / "runs" / "run-1" / "journal.jsonl").write_bytes(b'{"a":1}\n{"torn":2}\n')
+        real(self, target)
+
+    monkeypatch.setattr(SqliteSnapshot, "copy_to", copy_to)
+    made = back_up(home.folder, tmp_path / "a.tar", unix=5)
+    assert not {entry.path for entry in made.manifest.files} & set(late)
+    restore(tmp_path / "a.tar", tmp_path / "new", actor=ACTOR)
+    assert (tmp_path / "new" / "runs" / "run-1" / "journal.jsonl").read_bytes() == b'{"a":1}\n'
+    assert [entry.action for entry in CoordinatorHome(tmp_path / "new").audit().entries()][1:] == [AuditAction.RESTORE]
 
 
 def test_the_memory_of_a_backup_does_not_grow_with_its_files(home: CoordinatorHome, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ __all__ = ["next_steps"]
 
 _OLD_ONE = "Make sure that the old coordinator is off for good: two with the same keys would answer in turns."
 _KEYS = "Put the keys back into {home}/keys and {home}/front before the first start: sites trust no others."
+_OWNERS = "Files of {owners} are yours now, since this machine has no such users: make them, then chown what is theirs in {home}."
 _MEMBERS = (
     "Everything since {moment} is forgotten here: revoke again the sites that were revoked since, and let those that joined or "
     "renewed their certificate since do it once more."
@@ -31,12 +32,13 @@ _DEVICES = "Devices refuse release metadata older than theirs: publish once more
 _START = "Start it: fedloop server up --home {home}; then resume what was open: fedloop run list --home {home}"
 
 
-def next_steps(manifest: Manifest, home: Path) -> tuple[str, ...]:
-    """Sentences, in the order in which they matter."""
+def next_steps(manifest: Manifest, home: Path, unknown_owners: tuple[str, ...] = ()) -> tuple[str, ...]:
+    """Sentences, in the order in which they matter; for the owners see ``Restored``."""
     moment = datetime.fromtimestamp(manifest.created_unix, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     return (
         _OLD_ONE,
         *(f"This is not in the backup: {note}" for note in manifest.notes),
+        *(_OWNERS.format(owners=owners, home=home) for owners in unknown_owners),
         *(() if manifest.keys else (_KEYS.format(home=home),)),
         _MEMBERS.format(moment=moment),
         _LEDGERS,

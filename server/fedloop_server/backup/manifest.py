@@ -21,6 +21,7 @@ __all__ = [
     "SECRET",
     "Manifest",
     "ManifestFile",
+    "Owned",
     "check_path",
     "is_kept",
 ]
@@ -42,20 +43,26 @@ _DEPTH = 16
 _DIGEST = r"^[0-9a-f]{64}$"
 
 
-class ManifestFile(Strict):
-    """One file: its path in the home with ``/``, bytes, hex SHA-256 and rights."""
+class Owned(Strict):
+    """Rights, and the names ``user:group`` of the owners; "" when they have no names."""
+
+    mode: Annotated[int, Field(ge=0, le=0o777)]
+    owners: Annotated[str, Field(max_length=100)] = ""
+
+
+class ManifestFile(Owned):
+    """One file: its path in the home with ``/``, bytes, hex SHA-256, rights and owners."""
 
     path: str
     length: Annotated[int, Field(ge=0)]
     sha256: Annotated[str, Field(pattern=_DIGEST)]
-    mode: Annotated[int, Field(ge=0, le=0o777)]
 
 
 class Manifest(Strict):
     """A backup. ``digest`` is the hex SHA-256 of the manifest's canonical JSON without it.
 
     ``audit_sequence`` and ``audit_digest`` are the head of the audit log in the backup. ``notes`` say what is not in it. ``folders``
-    are rights by path, "" being the home.
+    are rights and owners by path, "" being the home.
     """
 
     format: Literal[1] = 1
@@ -66,7 +73,7 @@ class Manifest(Strict):
     audit_sequence: Annotated[int, Field(ge=0)]
     audit_digest: Annotated[str, Field(pattern=_DIGEST)]
     notes: tuple[str, ...]
-    folders: Annotated[Mapping[str, Annotated[int, Field(ge=0, le=0o777)]], Field(max_length=MAXIMUM_FILES)]
+    folders: Annotated[Mapping[str, Owned], Field(max_length=MAXIMUM_FILES)]
     files: Annotated[tuple[ManifestFile, ...], Field(max_length=MAXIMUM_FILES)]
     digest: Annotated[str, Field(pattern=_DIGEST)] = "0" * 64
 

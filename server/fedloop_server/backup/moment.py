@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import BinaryIO
 
 from fedloop_core.audit import AuditHead, AuditLog
-from fedloop_core.errors import StorageError
-from fedloop_server.backup.manifest import is_kept
+from fedloop_core.errors import BackupRefused, StorageError
+from fedloop_server.backup.manifest import DATABASE
+from fedloop_server.backup.walking import Kind, Walk, kind_of
 from fedloop_server.sqlite_copy import SqliteSnapshot, snapshot
 
 __all__ = ["Moment", "moment_of"]
@@ -27,14 +28,7 @@ __all__ = ["Moment", "moment_of"]
 _BUSY_SECONDS = 30
 _SMALL = 1024 * 1024  # bytes of a file that is replaced as a whole, and is taken as it is
 _TAIL = 64 * 1024
-_REPLACED = (
-    "*.toml",
-    "*.json",
-    "*.countersigned/*",
-    "keys/**/*",
-    "front/**/*",
-    "**/timestamp.json",
-)  # before what they name
+_ONCE_FOLDERS = frozenset({"blobs"})  # large, and nothing in them is of the moment
 
 
 @dataclass
@@ -56,20 +50,24 @@ def moment_of(home: Path, *, keys: bool) -> Iterator[Moment]:
     """Takes the moment; its snapshots last as long as the block.
 
     Raises:
+        BackupRefused: the home holds what no backup can.
         StorageError: something cannot be read, or the database stayed locked for half a minute.
     """
-    taken = Moment()
+    taken, growing = Moment(), list[tuple[str, Path]]()
     with ExitStack() as lasting:
-        with _writers_wait(home / "coordinator.db"):
-            for path in sorted(home.glob("*.db")):
-                if is_kept(path.name, keys=keys):
-                    taken.databases[path.name] = lasting.enter_context(snapshot(path))
-            for pattern in _REPLACED:
-                for path in sorted(home.glob(pattern)):
-                    _take_small(taken, home, path, keys=keys)
-            for path in sorted(home.glob("runs/*/*.jsonl")):
-                taken.lengths[path.relative_to(home).as_posix()] = _whole_lines(path)
-            _take_audit(taken, home)
+        with _writers_wait(home / DATABASE):
+            for path, file in Walk(home, keys).files(without=_ONCE_FOLDERS):
+                match kind_of(path):
+                    case Kind.DATABASE:
+                        taken.databases[path] = lasting.enter_context(snapshot(file))
+                    case Kind.REPLACED:  # before the logs grow further: a countersignature names an entry of the log
+                        _take_small(taken, path, file)
+                    case Kind.GROWS:
+                        growing.append((path, file))
+                    case Kind.WRITTEN_ONCE:
+                        pass
+            for path, file in growing:
+                _take_length(taken, path, file)
         yield taken
 
 
@@ -89,25 +87,18 @@ def _writers_wait(database: Path) -> Iterator[None]:
         ) from error
 
 
-def _take_audit(taken: Moment, home: Path) -> None:
-    path = home / "audit.jsonl"
-    if not path.exists():
-        return
-    with path.open("rb") as file:
-        fcntl.flock(file, fcntl.LOCK_SH)  # so that no entry comes between the head and the length
-        taken.head = AuditLog(path).head()
-        taken.lengths[path.name] = _end_of_lines(file)
+def _take_length(taken: Moment, path: str, file: Path) -> None:
+    with file.open("rb") as log:
+        if path == "audit.jsonl":
+            fcntl.flock(log, fcntl.LOCK_SH)  # so that no entry comes between the head and the length
+            taken.head = AuditLog(file).head()
+        taken.lengths[path] = _end_of_lines(log)
 
 
-def _take_small(taken: Moment, home: Path, path: Path, *, keys: bool) -> None:
-    name = path.relative_to(home).as_posix()
-    if is_kept(name, keys=keys) and path.is_file() and path.stat().st_size <= _SMALL:
-        taken.contents[name] = path.read_bytes()
-
-
-def _whole_lines(path: Path) -> int:
-    with path.open("rb") as file:
-        return _end_of_lines(file)
+def _take_small(taken: Moment, path: str, file: Path) -> None:
+    if file.stat().st_size > _SMALL:
+        raise BackupRefused(f"{file} has more than {_SMALL} bytes.", hint="Move it out of the coordinator's folder.")
+    taken.contents[path] = file.read_bytes()
 
 
 def _end_of_lines(file: BinaryIO) -> int:

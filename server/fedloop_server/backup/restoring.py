@@ -23,22 +23,26 @@ from fedloop_server.backup.manifest import (
     SECRET,
     Manifest,
     ManifestFile,
+    Owned,
     check_path,
 )
+from fedloop_server.backup.owners import give_back
 from fedloop_server.backup.writing import Progress, unseen
 from fedloop_server.database import Database
 
 __all__ = ["Restored", "check_archive", "restore"]
 
 _OTHER = "Use another backup."
+_OURS = Owned(mode=0o700)
 
 
 @dataclass(frozen=True)
 class Restored:
-    """A home that was made of a backup."""
+    """A home that was made of a backup. ``unknown_owners`` are ``user:group`` that this machine does not have."""
 
     home: Path
     manifest: Manifest
+    unknown_owners: tuple[str, ...]
 
 
 def check_archive(archive: Path, *, digest: str = "", progress: Progress = unseen) -> Manifest:
@@ -96,6 +100,7 @@ def restore(archive: Path, home: Path, *, actor: str, digest: str = "", progress
         temporary.mkdir(mode=0o700)
         _extract(archive, manifest, temporary, progress)
         _finish(temporary, manifest, actor)
+        unknown = give_back(_owners(temporary, manifest))
         if home.exists():
             home.rmdir()
         temporary.rename(home)
@@ -106,7 +111,7 @@ def restore(archive: Path, home: Path, *, actor: str, digest: str = "", progress
         ) from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-    return Restored(home, manifest)
+    return Restored(home, manifest, unknown)
 
 
 def _listed(name: str, file: BinaryIO) -> tuple[Manifest, list[Member]]:
@@ -165,7 +170,7 @@ def _extract(archive: Path, manifest: Manifest, home: Path, progress: Progress) 
                 progress(done, total)
     for folder in sorted(folders, key=lambda one: len(one.parts), reverse=True):
         name = "" if folder == home else folder.relative_to(home).as_posix()
-        folder.chmod(_rights(name, manifest.folders.get(name, 0o700)) | 0o700)
+        folder.chmod(_rights(name, manifest.folders.get(name, _OURS).mode) | 0o700)
         _sync(folder)
 
 
@@ -187,6 +192,14 @@ def _copy(name: str, file: BinaryIO, member: Member, entry: ManifestFile, path: 
 def _rights(path: str, mode: int) -> int:
     """Rights as they were, except that others never get at secrets nor write anything."""
     return mode & (0o750 if path.partition("/")[0] in SECRET else 0o755)
+
+
+def _owners(home: Path, manifest: Manifest) -> Iterator[tuple[Path, str]]:
+    for entry in manifest.files:
+        yield home / entry.path, entry.owners
+    for path, folder in manifest.folders.items():
+        if (home / path).is_dir():  # empty ones were not made
+            yield home / path, folder.owners
 
 
 def _finish(home: Path, manifest: Manifest, actor: str) -> None:

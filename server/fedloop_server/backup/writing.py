@@ -6,12 +6,11 @@ import hashlib
 import io
 import os
 import secrets
-import stat
 import tarfile
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import BinaryIO
@@ -23,11 +22,11 @@ from fedloop_server.backup.manifest import (
     MAXIMUM_FILES,
     Manifest,
     ManifestFile,
-    check_path,
-    is_kept,
+    Owned,
 )
 from fedloop_server.backup.moment import Moment, moment_of
-from fedloop_server.sqlite_copy import copy_sqlite
+from fedloop_server.backup.owners import owned
+from fedloop_server.backup.walking import Kind, Walk, kind_of
 
 __all__ = ["BackedUp", "Progress", "back_up", "unseen"]
 
@@ -54,16 +53,16 @@ class _Source:
 
     path: str
     file: Path
-    mode: int
+    owned: Owned
     length: int
     content: bytes | None = None
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Listing:
-    sources: list[_Source] = field(default_factory=list)
-    folders: dict[str, int] = field(default_factory=dict)
-    skipped: list[str] = field(default_factory=list)
+    sources: list[_Source]
+    folders: dict[str, Owned]
+    skipped: list[str]
 
 
 def back_up(
@@ -123,51 +122,30 @@ def _check_target(home: Path, target: Path) -> None:
 
 
 def _list(home: Path, moment: Moment, scratch: Path, *, keys: bool) -> _Listing:
-    listing = _Listing()
-    for name, database in moment.databases.items():
-        copy = scratch / name
+    """What is to be written; what is of one moment and was not there at that moment stays out."""
+    sources, walk = list[_Source](), Walk(home, keys)
+    for path, database in moment.databases.items():
+        copy = scratch / path.replace("/", "_")
         database.copy_to(copy)
-        listing.sources.append(_Source(name, copy, 0o600, copy.stat().st_size))
-    for path, file in _walk(home, listing, keys=keys):
-        if path in moment.databases:
-            continue
-        if path.endswith(".db"):  # another one, of no run's: a moment of its own will do
-            copy = scratch / path.replace("/", "_")
-            copy_sqlite(file, copy)
-            listing.sources.append(_Source(path, copy, 0o600, copy.stat().st_size))
-            continue
-        found = file.stat()
-        mode, content = stat.S_IMODE(found.st_mode) & 0o777, moment.contents.get(path)
-        length = moment.lengths.get(path, found.st_size) if content is None else len(content)
-        listing.sources.append(_Source(path, file, mode, length, content))
-    here = {source.path for source in listing.sources}
+        sources.append(_Source(path, copy, owned((home / path).stat()), copy.stat().st_size))
     for path, content in moment.contents.items():
-        if path not in here:  # it was there at the moment, and is gone since
-            listing.sources.append(_Source(path, home / path, 0o600, len(content), content))
-    if len(listing.sources) > MAXIMUM_FILES:
+        sources.append(_Source(path, home / path, _owned(home / path), len(content), content))
+    for path, length in moment.lengths.items():
+        sources.append(_Source(path, home / path, _owned(home / path), length))
+    for path, file in walk.files():
+        if kind_of(path) is Kind.WRITTEN_ONCE:
+            found = file.stat()
+            sources.append(_Source(path, file, owned(found), found.st_size))
+    if len(sources) > MAXIMUM_FILES:
         raise BackupRefused(f"{home} has more than {MAXIMUM_FILES} files.", hint="Back it up by other means.")
-    return listing
+    return _Listing(sources, walk.folders, walk.skipped)
 
 
-def _walk(home: Path, listing: _Listing, *, keys: bool) -> Iterator[tuple[str, Path]]:
-    """Files that are kept, in order; notes folders, and what is neither file nor folder."""
-    waiting = [home]
-    while waiting:
-        folder = waiting.pop()
-        relative = "" if folder == home else folder.relative_to(home).as_posix()
-        listing.folders[relative] = stat.S_IMODE(folder.stat().st_mode) & 0o777
-        for entry in sorted(os.scandir(folder), key=lambda one: one.name, reverse=True):
-            path = f"{relative}/{entry.name}" if relative else entry.name
-            if not is_kept(path, keys=keys):
-                continue
-            check_path(str(home), path)
-            # A folder directly in the home may be a link to another disk; deeper ones lead anywhere.
-            if entry.is_dir(follow_symlinks=not relative):
-                waiting.append(Path(entry.path))
-            elif entry.is_file(follow_symlinks=False):
-                yield path, Path(entry.path)
-            else:
-                listing.skipped.append(path)
+def _owned(file: Path) -> Owned:
+    try:
+        return owned(file.stat())
+    except FileNotFoundError:  # it is gone since the moment, at which it was there
+        return Owned(mode=0o600)
 
 
 def _write(
@@ -194,9 +172,15 @@ def _write(
             for source in listing.sources:
                 with _opened(source) as content:
                     summed = _Summed(content, told)
-                    add_member(archive, source.path, source.length, source.mode, unix, summed)
+                    add_member(archive, source.path, source.length, source.owned.mode, unix, summed)
                 files.append(
-                    ManifestFile(path=source.path, length=source.length, sha256=summed.digest, mode=source.mode)
+                    ManifestFile(
+                        path=source.path,
+                        length=source.length,
+                        sha256=summed.digest,
+                        mode=source.owned.mode,
+                        owners=source.owned.owners,
+                    )
                 )
             skipped = tuple(f"{path} is neither a file nor a folder and was left out." for path in listing.skipped)
             manifest = Manifest(

@@ -71,7 +71,7 @@ def restore(
 
     with _bar("Checking and restoring", quiet=as_json) as progress:
         made = make_home(file, home, actor=operator(), digest=digest, progress=progress)
-    steps = next_steps(made.manifest, home)
+    steps = next_steps(made.manifest, home, made.unknown_owners)
     if as_json:
         told = made.manifest
         said = {
