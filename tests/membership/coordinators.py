@@ -142,9 +142,7 @@ class Coordinator:
         """Adds a site, or gives one that is there a new token."""
         if self.members.find(name) is None:
             self.members.add(name, authority=authority)
-        return issue_join_token(
-            self.members, self.home.authorities(), self.home.settings, name, valid_seconds=seconds
-        )
+        return issue_join_token(self.members, self.home.authorities(), self.home.settings, name, valid_seconds=seconds)
 
     def joined(self, name: str) -> SiteEnd:
         """A site that has joined."""

@@ -37,7 +37,14 @@ def test_a_coordinator_is_set_up_once_and_again_changes_nothing(tmp_path: Path) 
         assert settings.front.public == "fl.example.org:8443"
     assert _files(home) == before
     assert stat.S_IMODE((home / "keys").stat().st_mode) == 0o700
-    secret = ("keys/envelope.pem", "keys/ca.key", "keys/superexec.secret", "keys/hub.key", "keys/superlink.key", "front/tls.key")
+    secret = (
+        "keys/envelope.pem",
+        "keys/ca.key",
+        "keys/superexec.secret",
+        "keys/hub.key",
+        "keys/superlink.key",
+        "front/tls.key",
+    )
     for name in (*secret, "coordinator.db"):
         assert stat.S_IMODE((home / name).stat().st_mode) == 0o600, name
     entries = list(CoordinatorHome(home).audit().entries())

@@ -28,7 +28,9 @@ def test_a_token_reads_as_it_was_written_also_wrapped_by_a_mail_program() -> Non
 def test_a_token_that_was_cut_or_altered_is_noticed(data: st.DataObject) -> None:
     text = TOKEN.to_text()
     at = data.draw(st.integers(15, len(text) - 2))
-    altered = data.draw(st.sampled_from([text[:at], text[:at] + text[at + 1 :], text[:at] + "-_"[text[at] == "-"] + text[at + 1 :]]))
+    altered = data.draw(
+        st.sampled_from([text[:at], text[:at] + text[at + 1 :], text[:at] + "-_"[text[at] == "-"] + text[at + 1 :]])
+    )
     with pytest.raises(JoinRefused) as refused:
         JoinToken.parse(altered)
     assert refused.value.fields["reason"] == "format"

@@ -226,8 +226,8 @@ def test_a_known_site_joins_again_with_new_keys(coordinator: Coordinator) -> Non
     first = coordinator.joined("north")
     old_node = coordinator.members.site("north").node_key
     coordinator.members.set_node(old_node, 2**64 - 3)
+    token = coordinator.invite("north")
     with pytest.raises(Refused) as refused:  # keys that it had do not come back
-        token = coordinator.invite("north")
         coordinator.join(token, first.join_request(token.secret))
     assert refused.value.reason == "keys"
     coordinator.joined("north")

@@ -72,9 +72,7 @@ def test_a_site_joins_speaks_and_renews_under_its_own_authority(coordinator: Coo
     site = SiteEnd("north")
     token = coordinator.invite("north", authority=institution.root)
     chain = institution.chain(site)
-    answer = coordinator.join(
-        token, site.join_request(token.secret, certificate_request=b"", certificate_chain=chain)
-    )
+    answer = coordinator.join(token, site.join_request(token.secret, certificate_request=b"", certificate_chain=chain))
     assert answer.certificate == chain
     site.certificate, site.authorities = chain, answer.certificate_authority
     with coordinator.hub(site) as stub:

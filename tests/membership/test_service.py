@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import base64
-import json
-import os
 import signal
 import socket
 import stat
@@ -22,7 +20,6 @@ from tests.membership.coordinators import DEADLINE, Coordinator, SiteEnd, wait_u
 
 from fedloop_core.errors import LedgerRolledBack, ProcessFailed, UsageError
 from fedloop_proto.membership.v1 import membership_pb2 as messages
-from fedloop_server.membership import SiteState
 from fedloop_server.runs.heads import LedgerHead
 
 Make = Callable[..., Coordinator]
@@ -198,49 +195,3 @@ def test_a_service_that_cannot_start_says_why_in_a_sentence(tmp_path: Path) -> N
     assert done.returncode == 3
     assert "FL-SET-003" in done.stderr
     assert "Traceback" not in done.stderr
-
-
-def _fedloop(*words: str, home: Path) -> subprocess.CompletedProcess[str]:
-    program = Path(sys.executable).with_name("fedloop")
-    environment = os.environ | {"FEDLOOP_HOME": str(home), "COLUMNS": "200"}
-    return subprocess.run(
-        [str(program), "server", *words], capture_output=True, text=True, env=environment, timeout=DEADLINE, check=False
-    )
-
-
-@pytest.mark.slow
-def test_the_commands_from_an_empty_folder(tmp_path: Path) -> None:
-    home = tmp_path / "c"
-    assert _fedloop("site", "list", home=home).returncode == 3
-    made = _fedloop("init", "--name", "hearts", "--public", "localhost", "--front-port", "0", "--json", home=home)
-    assert made.returncode == 0, made.stderr
-    told = json.loads(made.stdout)
-    assert len(told["fingerprint"].split()) == 8
-    again = json.loads(_fedloop("init", "--json", home=home).stdout)
-    assert again["made"] == []
-    other = _fedloop("init", "--name", "other", "--json", home=home)
-    assert (other.returncode, json.loads(other.stdout)["error"]["code"]) == (3, "FL-SET-002")
-    added = json.loads(_fedloop("site", "add", "north", "--expires", "2h", "--json", home=home).stdout)
-    assert added["token"].startswith("fedloop-join-1.")
-    assert added["fingerprint"] == told["fingerprint"]
-    assert 7100 < added["expires_unix"] - time.time() < 7300
-    assert _fedloop("site", "add", "north", home=home).returncode == 2
-    assert _fedloop("site", "add", "No Name", home=home).returncode == 2
-    assert _fedloop("site", "add", "south", "--expires", "soon", home=home).returncode == 2
-    renewed = json.loads(_fedloop("site", "renew", "north", "--json", home=home).stdout)
-    assert renewed["token"] != added["token"]
-    assert json.loads(_fedloop("site", "remove-token", "north", "--json", home=home).stdout)["removed"]
-    assert not json.loads(_fedloop("site", "remove-token", "north", "--json", home=home).stdout)["removed"]
-    assert json.loads(_fedloop("site", "revoke", "north", "--json", home=home).stdout)["state"] == SiteState.REVOKED.value
-    assert "revoked" in _fedloop("site", "list", home=home).stdout
-    assert "north" in _fedloop("site", "show", "north", home=home).stdout
-    assert _fedloop("site", "show", "nobody", home=home).returncode == 2
-    assert json.loads(_fedloop("authority", "roll", "--json", home=home).stdout)["going_on"]
-    assert json.loads(_fedloop("authority", "finish-roll", "--dry-run", "--json", home=home).stdout)["waiting"] == []
-    assert not json.loads(_fedloop("authority", "finish-roll", "--json", home=home).stdout)["going_on"]
-    assert _fedloop("authority", "finish-roll", home=home).returncode == 2
-    assert json.loads(_fedloop("authority", "show", "--json", home=home).stdout)["compared_by_phone"] != told["fingerprint"]
-    status = json.loads(_fedloop("status", "--json", home=home).stdout)
-    assert (status["name"], status["processes"], status["runs"]) == ("hearts", [], [])
-    assert [site["site"] for site in status["sites"]] == ["north"]
-    assert "No processes" in _fedloop("status", home=home).stdout

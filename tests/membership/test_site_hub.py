@@ -263,9 +263,8 @@ def test_strangers_are_refused(coordinator: Coordinator, name: str) -> None:
 
 def test_another_sites_certificate_speaks_for_that_site_alone(coordinator: Coordinator) -> None:
     site, other = coordinator.joined("north"), coordinator.joined("south")
-    with coordinator.hub(other) as stub:
-        with pytest.raises(grpc.RpcError):  # north's word under south's certificate
-            stub.Report(site.leaving())
+    with coordinator.hub(other) as stub, pytest.raises(grpc.RpcError):  # north's word under south's certificate
+        stub.Report(site.leaving())
     assert coordinator.members.site("north").state is SiteState.ACTIVE
     assert coordinator.members.site("south").state is SiteState.ACTIVE
 

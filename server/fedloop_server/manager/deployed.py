@@ -21,7 +21,7 @@ def flower_control(home: CoordinatorHome) -> FlowerControl:
     """
     flower = home.folder / "flower"
     address = f"127.0.0.1:{home.settings.superlink_port}"
-    return FlowerControl(flower / "cli", address, home.keys / "ca.pem", app=flower / "app")
+    return FlowerControl(flower / "cli", address, home.keys / "superlink-ca.pem", app=flower / "app")
 
 
 def run_manager(home: CoordinatorHome, database: Database, control: FlowerControl | None = None) -> RunManager:

@@ -12,8 +12,7 @@ from typing import NoReturn
 
 from fedloop_core.errors import FedloopError
 from fedloop_server.home import CoordinatorHome
-from fedloop_server.service.process import Service
-from fedloop_server.service.wiring import registrar_of, ticker_of
+from fedloop_server.service.wiring import deployed_service
 from fedloop_server.settings import load_settings
 
 __all__ = ["main"]
@@ -30,7 +29,7 @@ def main() -> NoReturn:
         signal.signal(number, lambda *_: end.set())
     try:
         load_settings(home.folder)  # a folder without them would be a simulation's
-        service = Service(home, registrar=registrar_of(home), ticker=ticker_of(home))
+        service = deployed_service(home)
         service.start()
     except FedloopError as error:
         print(f"the service cannot start: {error}", file=sys.stderr)  # noqa: T201 - a sentence, no traceback

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 
 from fedloop_core.errors import FedloopError
@@ -11,22 +12,27 @@ from fedloop_core.errors import FedloopError
 __all__ = ["Loop"]
 
 _LOG = logging.getLogger(__name__)
-_LONGEST_PAUSE = 30.0
+_SAID_AGAIN_SECONDS = 60.0
 
 
 class Loop:
-    """Calls an action every so many seconds; after failures more and more seldom, up to every 30 seconds.
+    """Calls an action every so many seconds; after failures more and more seldom, up to ``longest`` seconds.
+
+    The same failure is told once a minute.
 
     Args:
         name: of the thread, and in the log.
         seconds: between two calls.
         action: what is done.
+        longest: pause after failures, in seconds.
     """
 
-    def __init__(self, name: str, seconds: float, action: Callable[[], None]) -> None:
+    def __init__(self, name: str, seconds: float, action: Callable[[], object], *, longest: float = 30.0) -> None:
         self._name = name
         self._seconds = seconds
         self._action = action
+        self._longest = longest
+        self._told = ("", 0.0)
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
@@ -44,15 +50,26 @@ class Loop:
         failures = 0
         while not self._end.is_set():
             failures = 0 if self._try() else failures + 1
-            self._end.wait(min(_LONGEST_PAUSE, self._seconds * 2 ** min(failures, 10)))
+            self._end.wait(min(max(self._longest, self._seconds), self._seconds * 2 ** min(failures, 10)))
 
     def _try(self) -> bool:
         try:
             self._action()
         except FedloopError as error:
-            _LOG.error("%s: %s", self._name, error)
+            if self._is_news(str(error)):
+                _LOG.error("%s: %s", self._name, error)
             return False
-        except Exception:  # noqa: BLE001 - a thread's main loop: what nobody foresaw stops nothing else
-            _LOG.exception("%s failed", self._name)
+        except Exception as error:  # noqa: BLE001 - a thread's main loop: what nobody foresaw stops nothing else
+            if self._is_news(repr(error)):
+                _LOG.exception("%s failed", self._name)
             return False
+        self._told = ("", 0.0)
+        return True
+
+    def _is_news(self, text: str) -> bool:
+        now = time.monotonic()
+        told, at = self._told
+        if text == told and now - at < _SAID_AGAIN_SECONDS:
+            return False
+        self._told = (text, now)
         return True

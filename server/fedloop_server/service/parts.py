@@ -21,5 +21,5 @@ class NodeRegistrar(Protocol):
 class Ticker(Protocol):
     """Something that wants to look around every second: the run manager."""
 
-    def tick(self) -> None:
-        """Does what is due now, and soon returns."""
+    def tick(self) -> object:
+        """Does what is due now, and soon returns; nobody looks at what."""

@@ -69,7 +69,7 @@ class Service:
             reconciler = Reconciler(members, registrar, home.folder / "flower" / "nodes")
             self._loops.append(Loop("nodes of Flower", _LOOK_SECONDS, reconciler.run))
         if ticker is not None:
-            self._loops.append(Loop("run manager", _LOOK_SECONDS, ticker.tick))
+            self._loops.append(Loop("run manager", _LOOK_SECONDS, ticker.tick, longest=2 * _LOOK_SECONDS))
 
     def start(self) -> None:
         """Opens the doors and begins the loops.

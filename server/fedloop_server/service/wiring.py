@@ -1,22 +1,19 @@
-"""What stands behind the service's protocols at a coordinator."""
+"""What stands behind the service's protocols at a coordinator: Flower's commands and the run manager."""
 
 from __future__ import annotations
 
 from fedloop_server.home import CoordinatorHome
-from fedloop_server.service.parts import NodeRegistrar, Ticker
+from fedloop_server.manager.deployed import flower_control, run_manager
+from fedloop_server.service.process import Service
 
-__all__ = ["registrar_of", "ticker_of"]
-
-
-def registrar_of(home: CoordinatorHome) -> NodeRegistrar | None:
-    """Flower's list of nodes, through its commands."""
-    from fedloop_server.manager.flower import FlowerControl  # Flower's packages are slow to import
-
-    return FlowerControl(
-        home.folder / "flower" / "cli", f"127.0.0.1:{home.settings.superlink_port}", home.keys / "superlink-ca.pem"
-    )
+__all__ = ["deployed_service"]
 
 
-def ticker_of(home: CoordinatorHome) -> Ticker | None:  # noqa: ARG001 - the run manager takes it
-    """The run manager."""
-    return None
+def deployed_service(home: CoordinatorHome) -> Service:
+    """The service with all its parts.
+
+    Raises:
+        FedloopError: as ``Service``.
+    """
+    control = flower_control(home)
+    return Service(home, registrar=control, ticker=run_manager(home, home.database(), control))

@@ -1,0 +1,95 @@
+"""``fedloop server`` as people type it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedloop_core.cli import main
+
+Typed = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture
+def typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Typed:
+    """Exit status and output of a command."""
+    monkeypatch.setenv("FEDLOOP_HOME", str(tmp_path / "c"))
+    monkeypatch.setenv("COLUMNS", "200")
+
+    def run(*words: str) -> tuple[int, str]:
+        with pytest.raises(SystemExit) as ended:
+            main(["server", *words])
+        status = ended.value.code
+        assert isinstance(status, int)
+        return status, capsys.readouterr().out
+
+    return run
+
+
+def _told(typed: Typed, *words: str) -> Any:
+    status, out = typed(*words, "--json")
+    assert status == 0, out
+    return json.loads(out)
+
+
+INIT = ("init", "--name", "hearts", "--public", "localhost", "--front-port", "0")
+
+
+def test_a_coordinator_from_an_empty_folder(typed: Typed) -> None:
+    assert typed("site", "list")[0] == 3
+    assert len(_told(typed, *INIT, "--dry-run")["missing"]) == 8
+    told = _told(typed, *INIT)
+    assert len(told["fingerprint"].split()) == 8
+    assert _told(typed, "init")["made"] == []
+    status, out = typed("init", "--name", "other", "--json")
+    assert (status, json.loads(out)["error"]["code"]) == (3, "FL-SET-002")
+    assert typed("init", "--key", "/k")[0] == 2
+    standing = _told(typed, "status")
+    assert (standing["name"], standing["processes"], standing["sites"], standing["runs"]) == ("hearts", [], [], [])
+    assert "No processes" in typed("status")[1]
+
+
+def test_sites_are_invited_and_shut_out(typed: Typed) -> None:
+    fingerprint = _told(typed, *INIT)["fingerprint"]
+    added = _told(typed, "site", "add", "north", "--expires", "2h")
+    assert added["token"].startswith("fedloop-join-1.")
+    assert added["fingerprint"] == fingerprint
+    assert 7100 < added["expires_unix"] - time.time() < 7300
+    for wrong in (("add", "north"), ("add", "No Name"), ("add", "south", "--expires", "soon"), ("show", "nobody")):
+        assert typed("site", *wrong)[0] == 2
+    renewed = _told(typed, "site", "renew", "north")
+    assert renewed["token"] != added["token"]
+    assert _told(typed, "site", "remove-token", "north")["removed"]
+    assert not _told(typed, "site", "remove-token", "north")["removed"]
+    assert _told(typed, "site", "revoke", "north", "--reason", "left the study")["state"] == "revoked"
+    assert "left the study" in typed("site", "show", "north")[1]
+    assert "revoked" in typed("site", "list")[1]
+    assert "fedloop-join-1." in typed("site", "renew", "north")[1]
+
+
+def test_the_authority_is_replaced(typed: Typed) -> None:
+    fingerprint = _told(typed, *INIT)["fingerprint"]
+    typed("site", "add", "north")
+    assert typed("authority", "finish-roll")[0] == 2
+    rolled = _told(typed, "authority", "roll")
+    assert (rolled["going_on"], rolled["waiting"], rolled["tokens"]) == (True, [], ["north"])
+    assert "north" in typed("authority", "finish-roll", "--dry-run")[1]
+    assert _told(typed, "authority", "show")["next"]
+    assert not _told(typed, "authority", "finish-roll")["going_on"]
+    shown = _told(typed, "authority", "show")
+    assert shown["current"]["fingerprint"] == shown["compared_by_phone"] != fingerprint
+
+
+def test_the_command_is_installed(tmp_path: Path) -> None:
+    program = Path(sys.executable).with_name("fedloop")
+    command = [str(program), "server", "status", "--home", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 3
+    assert "fedloop server init" in done.stderr
