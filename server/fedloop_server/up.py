@@ -103,6 +103,7 @@ def prepare_server(home: Path, roles: Roles) -> None:
     roles.folder(folders.superexec / "given", group=MAIN, mode=0o750)
     roles.folder(folders.app_logs, owner=MAIN, mode=0o750)
     roles.folder(folders.cli, owner=MAIN)
+    roles.folder(home / "flower" / "nodes", owner=MAIN)  # public keys, for `flwr supernode register`
     write_bundle(folders.cli / "app")
     own_tree(folders.cli, user=roles.user(MAIN))
     install_bundle(folders.cli / "app", folders.superexec / "home")

@@ -17,8 +17,8 @@ PATIENCE = 60.0
 QUICK = RestartPolicy(first=0.05, longest=0.2, reset_after=30.0, tell_after=3)
 
 
-def wait_for(condition: Callable[[], object], what: str = "") -> None:
-    until = time.monotonic() + PATIENCE
+def wait_for(condition: Callable[[], object], what: str = "", *, patience: float = PATIENCE) -> None:
+    until = time.monotonic() + patience
     while not condition():
         assert time.monotonic() < until, f"did not happen: {what}"
         time.sleep(0.02)

@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import socket
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable
@@ -162,6 +163,9 @@ def test_a_second_stop_waits_for_nobody(supervise: Supervise, tmp_path: Path) ->
     wait_for(lambda: " up" in running.log("a") and " up" in running.log("b"))
     running.supervisor.stop()
     wait_for(lambda: running.status().processes[1].state is ProcessState.STOPPING)
+    running.supervisor.stop()  # the same wish, as `timeout` repeats it
+    assert lives(running.pid("a") or 0)
+    time.sleep(1.1)  # from here on a stop is another
     running.end()
     assert [process.last_exit for process in running.status().processes] == [-9, -9]
 

@@ -55,9 +55,9 @@ def test_sigkill_takes_the_children_and_the_next_supervisor_the_rest(
     wait_for(lambda: not any(map(lives, pids)), "the children have died")
     assert lives(grandchild)  # nobody could tell it; its group's leader is gone
     running = supervise(spec("one", SLEEPS, tmp_path))
-    wait_for(running.healthy)
-    wait_for(lambda: not lives(grandchild), "the grandchild was ended")
-    assert any("two was left by a supervisor" in line for line in running.told)
+    wait_for(lambda: any("two was left by a supervisor" in line for line in running.told), "it was told")
+    assert not lives(grandchild)
+    wait_for(lambda: running.pid("one") not in (None, *pids) and running.healthy())
 
 
 def test_sigterm_and_ctrl_c_stop_cleanly(supervisor_process: Begin, tmp_path: Path) -> None:

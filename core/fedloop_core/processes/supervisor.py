@@ -30,6 +30,7 @@ __all__ = ["Supervisor", "check_not_running"]
 
 _LOG = logging.getLogger(__name__)
 _TICK_SECONDS = 0.1
+_AGAIN_SECONDS = 1.0  # `timeout` and terminals send one wish to end as several signals
 _LOOK_SECONDS = 0.5  # between two looks at requests and files
 
 
@@ -78,14 +79,19 @@ class Supervisor:
         self._start_seconds = start_seconds
         self._started_unix = int(time.time())
         self._stops = 0
+        self._first_stop = 0.0
         self._processes: tuple[Managed, ...] = ()
         self._status = self._look()
         self._outputs = selectors.DefaultSelector()
         self._next_look = 0.0
 
     def stop(self) -> None:
-        """Ends ``run``: cleanly; when called again, at once. Safe from signal handlers and other threads."""
-        self._stops += 1
+        """Ends ``run``: cleanly; when called again a second later, at once. For signal handlers and other threads too."""
+        now = time.monotonic()
+        if self._stops == 0:
+            self._first_stop = now
+        if self._stops == 0 or now - self._first_stop >= _AGAIN_SECONDS:
+            self._stops += 1
 
     def run(self) -> None:
         """Supervises until SIGTERM, SIGINT or ``stop``.

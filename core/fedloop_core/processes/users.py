@@ -13,7 +13,7 @@ from pathlib import Path
 
 from fedloop_core.errors import NotSetUp
 
-__all__ = ["Account", "account", "as_root", "check_users", "own_file", "own_folder", "own_tree"]
+__all__ = ["Account", "account", "as_root", "become_owner", "check_users", "own_file", "own_folder", "own_tree"]
 
 
 @dataclass(frozen=True)
@@ -144,3 +144,20 @@ def _numbers(user: str | None, group: str | None) -> tuple[int, int]:
                 hint="Install deploy/sysusers.d/fedloop.conf and run systemd-sysusers, or give --single-user.",
             ) from None
     return uid, gid
+
+
+def become_owner(home: Path) -> None:
+    """For commands that root gives: go on as the user whose home it is, so that no file in it becomes root's.
+
+    Nothing happens for ordinary users, for homes of root, and where no keys are yet. There is no way back in this process.
+    """
+    keys = home / "keys"
+    if not as_root() or keys.is_symlink() or not keys.is_dir():
+        return
+    owner = keys.stat()
+    if owner.st_uid == 0:
+        return
+    name = pwd.getpwuid(owner.st_uid).pw_name
+    os.initgroups(name, owner.st_gid)
+    os.setgid(owner.st_gid)
+    os.setuid(owner.st_uid)
