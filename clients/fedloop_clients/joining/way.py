@@ -73,7 +73,8 @@ def walk(target: Address, proxy: Proxy | None, context: ssl.SSLContext, seconds:
     first = target if proxy is None else proxy.address
     stage = Stage.NAME
     try:
-        yield Step(stage, f"{first.host} is {', '.join(resolve(first, seconds))}.")
+        found = ", ".join(resolve(first, seconds))
+        yield Step(stage, f"{first.host} needs no DNS." if found == first.host else f"{first.host} is {found}.")
         stage = Stage.ROUTE
         with closing(connect(first, seconds)) as plain:
             yield Step(stage, f"{first} accepts connections.")
