@@ -10,7 +10,7 @@ from fedloop_core.errors import RunError, StorageError, UsageError
 from fedloop_server.home import CoordinatorHome
 from fedloop_server.manager.journals import JournalReader
 from fedloop_server.manager.queue import QueuedRun, RunQueue
-from fedloop_server.manager.state import Status
+from fedloop_server.manager.state import Status, Wish
 from fedloop_server.runs.lock import driver_of
 from fedloop_server.runs.plan import RunPlan
 from fedloop_server.runs.state import AttemptStarted, Event, Phase, RoundOpened, RunState
@@ -19,6 +19,7 @@ __all__ = ["RunView", "load_view", "load_views", "run_names", "the_run"]
 
 _MOST_NAMED = 8
 _ENDS = {Phase.FINISHED: Status.FINISHED, Phase.FAILED: Status.FAILED, Phase.STOPPED: Status.STOPPED}
+_BEFORE_REOPENING = {Status.SCHEDULED, Status.QUEUED, Status.STARTING}
 
 
 @dataclass(frozen=True)
@@ -35,17 +36,22 @@ class RunView:
 
     @property
     def status(self) -> str:
-        """A status of the queue, or ``open`` for a run that nobody drives and no queue takes further."""
-        if self.state.phase in _ENDS and (self.queued is None or not self.queued.job.status.waiting):
-            return _ENDS[self.state.phase].value
-        if self.queued is not None:
-            return self.queued.job.status.value
+        """A status of the queue, or ``open`` for a run that nobody drives and no queue takes further.
+
+        The journal leads; but one that ended as stopped or failed may be about to be opened again.
+        """
+        ended, job = _ENDS.get(self.state.phase), None if self.queued is None else self.queued.job
+        if ended is Status.FINISHED or (ended is not None and (job is None or job.status not in _BEFORE_REOPENING)):
+            return ended.value
+        if job is not None:
+            return job.status.value
         return Status.RUNNING.value if self.driver is not None else "open"
 
     @property
     def ended(self) -> bool:
         """Whether nothing more happens by itself."""
-        return self.status in {end.value for end in _ENDS.values()}
+        resumed = self.queued is not None and self.queued.wish is Wish.RESUME
+        return not resumed and self.status in {end.value for end in _ENDS.values()}
 
     @property
     def started_unix(self) -> float | None:
