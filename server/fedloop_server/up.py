@@ -55,6 +55,11 @@ class ServerFolders:
         return self.home / "flower" / "cli"
 
     @property
+    def app(self) -> Path:
+        """The bundle as ``flwr run`` takes it."""
+        return self.home / "flower" / "app"
+
+    @property
     def service_socket(self) -> Path:
         """Where the service listens."""
         return self.home / "sockets" / "service.sock"
@@ -104,9 +109,11 @@ def prepare_server(home: Path, roles: Roles) -> None:
     roles.folder(folders.app_logs, owner=MAIN, mode=0o750)
     roles.folder(folders.cli, owner=MAIN)
     roles.folder(home / "flower" / "nodes", owner=MAIN)  # public keys, for `flwr supernode register`
-    write_bundle(folders.cli / "app")
-    own_tree(folders.cli, user=roles.user(MAIN))
-    install_bundle(folders.cli / "app", folders.superexec / "home")
+    roles.folder(folders.app, owner=MAIN)
+    write_bundle(folders.app)
+    for folder in (folders.app, folders.cli):
+        own_tree(folder, user=roles.user(MAIN))
+    install_bundle(folders.app, folders.superexec / "home")
     write_app_programs(folders.superexec / "bin", ["flwr-serverapp"])
     roles.folder(home / "front", owner=MAIN, group=FRONT, mode=0o2750)
     for file in (home / "front").iterdir():
