@@ -10,7 +10,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
@@ -21,15 +22,23 @@ from tests.membership.coordinators import DEADLINE, Coordinator, SiteEnd, wait_u
 from fedloop_core.errors import LedgerRolledBack, ProcessFailed, UsageError
 from fedloop_proto.membership.v1 import membership_pb2 as messages
 from fedloop_server.runs.heads import LedgerHead
+from fedloop_server.service.reconcile import Reconciler
 
 Make = Callable[..., Coordinator]
 
 
+@dataclass(frozen=True)
+class Node:
+    node_id: int
+    status: str = "registered"
+
+
 class Flower:
-    """Stands for Flower's list of nodes: real keys in files, ids like Flower's, and one node that it does not take."""
+    """Stands for Flower's list of nodes: real keys in files, ids and words like Flower's, and nodes that it does not take."""
 
     def __init__(self) -> None:
-        self.nodes: dict[int, bytes] = {}
+        self.keys: dict[int, bytes] = {}
+        self.gone: set[int] = set()
         self.refused: set[bytes] = set()
         self.calls = 0
 
@@ -39,12 +48,19 @@ class Flower:
         load_ssh_public_key(content)
         if content in self.refused:
             raise ProcessFailed("Flower does not take this node.")
-        node_id = 2**63 + len(self.nodes)
-        self.nodes[node_id] = content
+        if content in self.keys.values():
+            raise ProcessFailed("`flwr supernode` failed: [code: 23] Public key already in use.")
+        node_id = 2**63 + len(self.keys)
+        self.keys[node_id] = content
         return node_id
 
     def unregister(self, node_id: int) -> None:
-        del self.nodes[node_id]
+        if node_id in self.gone or node_id not in self.keys:
+            raise ProcessFailed("`flwr supernode` failed: [code: 24] Node ID not found for account.")
+        self.gone.add(node_id)
+
+    def nodes(self) -> Sequence[Node]:
+        return [Node(node_id, "unregistered" if node_id in self.gone else "online") for node_id in self.keys]
 
 
 class Failing:
@@ -79,12 +95,40 @@ def test_nodes_are_registered_and_unregistered_each_alone(coordinators: Make) ->
     flower.refused.clear()
     wait_until(lambda: coordinator.members.site("south").node_id, "the other one later")
     coordinator.members.revoke("north", "test")
-    wait_until(lambda: len(flower.nodes) == 1, "the revoked one is unregistered")
+    wait_until(lambda: flower.gone == {2**63}, "the revoked one is unregistered")
     wait_until(lambda: coordinator.members.site("north").node_id is None, "and that is stored")
     calls = flower.calls
     time.sleep(1.5)
     assert flower.calls == calls
     assert manager.ticks >= 1
+
+
+def test_what_a_dying_service_did_and_did_not_note_is_found_out(coordinators: Make, tmp_path: Path) -> None:
+    coordinator = coordinators().start()
+    members, flower = coordinator.members, Flower()
+    for name in ("north", "south"):
+        coordinator.joined(name)
+    look = Reconciler(members, flower, tmp_path / "nodes")
+    look.run()
+    north, south = members.site("north"), members.site("south")
+    assert {north.node_id, south.node_id} == set(flower.keys)
+    members.set_node(north.node_key, None)  # as if it had died before it could note the node
+    Reconciler(members, flower, tmp_path / "nodes").run()
+    assert members.site("north") == north
+    for name in ("north", "south"):  # two that are nobody's are not guessed at
+        members.set_node(members.site(name).node_key, None)
+    Reconciler(members, flower, tmp_path / "nodes").run()
+    assert members.site("north").node_id is None
+    for site in (north, south):
+        members.set_node(site.node_key, site.node_id)
+    members.revoke("south", "test")
+    assert south.node_id is not None
+    flower.unregister(south.node_id)  # and died
+    Reconciler(members, flower, tmp_path / "nodes").run()
+    assert members.nodes_to_unregister() == ()
+    renewed = Flower()  # its state was lost
+    Reconciler(members, renewed, tmp_path / "nodes").run()
+    assert list(renewed.keys) == [members.site("north").node_id]
 
 
 def test_the_front_hears_at_once_who_may_speak(coordinator: Coordinator) -> None:

@@ -290,6 +290,12 @@ class Members:
         with self.database.reading() as session:
             return tuple((row.site, int(row.node_id or 0), row.node_key) for row in session.scalars(query))
 
+    def registered_nodes(self) -> tuple[tuple[str, int, bytes], ...]:
+        """Sites with Flower's node id and key of nodes that Flower should have."""
+        query = select(NodeRow).where(NodeRow.node_id.is_not(None)).order_by(NodeRow.site)
+        with self.database.reading() as session:
+            return tuple((row.site, int(row.node_id or 0), row.node_key) for row in session.scalars(query))
+
     def set_node(self, node_key: bytes, node_id: int | None) -> None:
         """Stores what Flower calls a node, or that Flower has it no longer.
 

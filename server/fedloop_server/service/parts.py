@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
-__all__ = ["NodeRegistrar", "Ticker"]
+__all__ = ["NodeRegistrar", "RegisteredNode", "Ticker"]
+
+
+class RegisteredNode(Protocol):
+    """A node as Flower lists it."""
+
+    @property
+    def node_id(self) -> int:
+        """Flower's name of it."""
+
+    @property
+    def status(self) -> str:
+        """``unregistered`` when it was shut out."""
 
 
 class NodeRegistrar(Protocol):
@@ -16,6 +29,9 @@ class NodeRegistrar(Protocol):
 
     def unregister(self, node_id: int) -> None:
         """Shuts a SuperNode out for good."""
+
+    def nodes(self) -> Sequence[RegisteredNode]:
+        """All that Flower ever had."""
 
 
 class Ticker(Protocol):
