@@ -10,7 +10,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -90,7 +89,7 @@ def test_it_answers_reports_and_ends_cleanly(
 def test_a_kill_while_training_loses_and_doubles_no_charge(
     serve: Callable[..., Service], short_home: SiteHome, hub: Any, coordinator: Any, tasks: Any, wait_until: Wait
 ) -> None:
-    task, service = tasks(steps=100_000), serve()
+    task, service = tasks(steps=30_000), serve()
     service.ask(coordinator.describe(task), {})
     replies: list[bytes] = []
     question = coordinator.train(task, 1)
@@ -100,7 +99,7 @@ def test_a_kill_while_training_loses_and_doubles_no_charge(
     service.end(signal.SIGKILL)
     serve()  # the relay's question waits, and is asked again
     asking.join(120)
-    assert coordinator.open(short_home, replies[0]).local_update.steps == 100_000
+    assert coordinator.open(short_home, replies[0]).local_update.steps == 30_000
     ledger = Ledger(short_home.ledger_file, lambda: 0)
     ledger.verify()
     ledger.close()
@@ -115,10 +114,10 @@ def test_it_ends_in_time_also_while_it_trains(
     asking = threading.Thread(target=_ignoring, args=(service, question), daemon=True)
     asking.start()
     wait_until(lambda: hub.last.activity == SITE_ACTIVITY_TRAINING, "it trains")
-    began = time.monotonic()
     assert service.end() == 0
-    assert time.monotonic() - began < 10
-    assert "Traceback" not in service.log.read_text()
+    log = service.log.read_text()
+    assert "FL-PROC-001: the daemon ends while it works for run run-1" in log  # at the next step, and not at the last one
+    assert "Traceback" not in log
 
 
 def _ignoring(service: Service, question: Any) -> None:

@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 
 from fedloop_clients.home import SiteHome
-from fedloop_clients.service.process import SiteService
 from fedloop_core.errors import FedloopError, UsageError
 
 __all__ = ["main"]
@@ -31,7 +30,12 @@ def main(arguments: list[str] | None = None) -> int:
     chosen = parser.parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format=_FORMAT, stream=sys.stderr)
     try:
-        service = SiteService(SiteHome(chosen.home), frozenset(_number(name) for name in chosen.allow_user))
+        home = SiteHome(chosen.home)
+        relay_users = frozenset(_number(name) for name in chosen.allow_user)
+        home.membership()
+        from fedloop_clients.service.process import SiteService  # only now: torch takes seconds to import
+
+        service = SiteService(home, relay_users)
         service.stop_on_signals()
         service.run()
     except FedloopError as error:

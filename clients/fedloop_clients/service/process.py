@@ -28,7 +28,7 @@ __all__ = ["SiteService"]
 
 _LOG = logging.getLogger(__name__)
 _LOOK_SECONDS = 0.2  # at what a signal left
-_WORK_ENDS_WITHIN = 6.0  # seconds; the supervisor kills after ten
+_WORK_ENDS_WITHIN = 5.0  # seconds; the supervisor kills after ten
 
 
 class SiteService:
