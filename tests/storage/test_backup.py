@@ -122,6 +122,7 @@ def test_a_backup_is_one_moment_of_a_coordinator_at_work(home: CoordinatorHome, 
     database, stop = home.database(), threading.Event()
     journal = home.folder / "runs" / "run-2" / "journal.jsonl"
     journal.parent.mkdir()
+    journal.touch()
     with database.writing() as session:
         session.execute(text("CREATE TABLE steps (number INTEGER)"))
     step = 0

@@ -168,6 +168,10 @@ def _extract(archive: Path, manifest: Manifest, home: Path, progress: Progress) 
             for written in _copy(archive.name, file, member, entry, path):
                 done += written
                 progress(done, total)
+    for (
+        entry
+    ) in manifest.files:  # after all are written: the first of these takes most of the others to the disk with it
+        _sync(home / entry.path)
     for folder in sorted(folders, key=lambda one: len(one.parts), reverse=True):
         name = "" if folder == home else folder.relative_to(home).as_posix()
         folder.chmod(_rights(name, manifest.folders.get(name, _OURS).mode) | 0o700)
@@ -184,7 +188,6 @@ def _copy(name: str, file: BinaryIO, member: Member, entry: ManifestFile, path: 
             yield len(chunk)
         out.flush()
         os.fchmod(out.fileno(), _rights(entry.path, entry.mode) | 0o400)
-        os.fsync(out.fileno())
     if found.hexdigest() != entry.sha256:
         raise BackupRefused(f"{name}: {entry.path} was changed while it was read.", hint="Try again.")
 
@@ -230,8 +233,8 @@ def _reading(archive: Path) -> Iterator[BinaryIO]:
         ) from error
 
 
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
