@@ -46,6 +46,7 @@ def main(grid, context):
         attempt = 1 + sum("attempt-started" in line for line in lines)
         with journal.open("a") as file:
             file.write(json.dumps({"event": "attempt-started", "attempt": attempt, "unix": time.time()}) + "\\n")
+        print(f"the stand-in drives {folder.name}", flush=True)
         wanted = folder / "finish"
         while not wanted.exists():
             time.sleep(0.05)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,6 +30,28 @@ def test_a_run_is_started_seen_and_stopped(link: Link, tmp_path: Path) -> None:
     control.stop(run)  # a second time does no harm
     control.stop(12345)  # nor does one that Flower does not know
     assert control.status(12345).words == "unknown to Flower"
+
+
+def test_what_a_serverapp_prints_can_be_read(link: Link, tmp_path: Path) -> None:
+    folder = tmp_path / "runs" / "a"
+    folder.mkdir(parents=True)
+    (folder / "finish").touch()
+    run = link.control.start({"fedloop-home": str(tmp_path), "fedloop-run": "a"})
+    wait_for(lambda: "the stand-in drives a" in " ".join(link.control.log(run)), "the ServerApp's line")
+
+
+def test_our_own_bundle_is_taken(link: Link, tmp_path: Path) -> None:
+    control = FlowerControl(tmp_path / "cli", f"127.0.0.1:{link.port}", link.folder / "keys" / "ca.pem")
+    run = control.start({"fedloop-home": str(tmp_path), "fedloop-run": "none"})
+    assert (tmp_path / "cli" / "app" / "pyproject.toml").exists()
+    control.stop(run)
+
+
+def wait_for(condition: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline, f"{what} did not come"
+        time.sleep(0.2)
 
 
 def test_nodes_are_let_in_once_and_shut_out_for_good(link: Link, node_key: bytes) -> None:

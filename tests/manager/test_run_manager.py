@@ -121,7 +121,7 @@ class Office:
     def ticks(self, count: int, seconds: float = 1.0) -> None:
         for _ in range(count):
             self.now[0] += seconds
-            self.manager.tick()
+            self.manager.step()
 
     def restarted(self) -> RunManager:
         cancels = Cancels(self.home.envelope_key, self.board, lambda: SITES)
@@ -317,8 +317,8 @@ class Deployed:
         while self.office.status(run_id) is not status:
             assert time.monotonic() < deadline, self.office.queue.find(run_id)
             self.office.now[0] = time.time()
-            if not self.office.manager.tick():
-                time.sleep(0.2)
+            self.office.manager.tick()
+            time.sleep(0.2)
 
     def driver(self, run_id: str) -> int:
         process = driver_of(self.office.home.run_folder(run_id))

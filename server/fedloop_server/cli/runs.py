@@ -65,8 +65,8 @@ def start(
     """Train a task with the sites: check it, and put the run into the queue."""
     from fedloop_server.cli.run_start import active_names, dry_run, dry_run_tables, named_task
     from fedloop_server.cli.run_words import parse_at, parse_every
-    from fedloop_server.membership import Members
     from fedloop_server.manager.submitting import RunRequest, planned, submit
+    from fedloop_server.membership import Members
 
     request = RunRequest(
         task=named_task(task),
