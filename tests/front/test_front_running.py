@@ -76,8 +76,8 @@ def test_a_poll_is_held_and_answered_empty(site: Any) -> None:
     assert answer.status_code == 200
     assert not PullMessagesResponse.FromString(answer.content).messages_list
     assert 2.5 < time.monotonic() - started < 20.0
-    site.wait(lambda: asked() >= 3)
-    assert asked() <= 4
+    site.wait(lambda: asked() >= 2)
+    assert asked() <= 3
 
 
 def test_a_revoked_site_is_cut_off_in_a_held_poll_and_the_other_notices_nothing(site: Any) -> None:
@@ -131,9 +131,10 @@ def test_a_second_poll_of_a_node_takes_the_place_of_the_first(site: Any) -> None
 def test_a_caller_that_goes_gives_its_place_back(site: Any) -> None:
     site.start_front()
     site.allow(north=site.north)
-    with site.client() as client, pytest.raises(httpx.ReadTimeout):
+    with site.client() as client:
         client.timeout = httpx.Timeout(1.0)
-        site.poll(client, site.north, site.north_id)
+        with pytest.raises(httpx.ReadTimeout):
+            site.poll(client, site.north, site.north_id)
     site.wait(lambda: site.health()["held"] == 0)
 
 

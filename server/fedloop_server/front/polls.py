@@ -129,7 +129,7 @@ class Polls:
                     return pulled
                 pause = self._ask_seconds * (1.0 + _STAGGER * random.random())  # noqa: S311  not a secret
                 await _sleep(held, min(end, loop.time() + pause))
-                if held.end in (_End.CLOSING, _End.ANEW):
+                if held.end in (_End.CLOSING, _End.ANEW) or (loop.time() >= end and not held.wake.is_set()):
                     return pulled
 
     async def _ask(self, line: _Line, ask: Callable[[], Awaitable[Pulled]]) -> Pulled:
