@@ -168,7 +168,7 @@ def check_active(membership: Membership) -> None:
     if membership.state is not SiteState.ACTIVE:
         raise SiteRevoked(
             f"site {membership.site} is {membership.state}, not active.",
-            hint=f"`fedloop server site renew {membership.site}` invites it again.",
+            hint=f"Ask the coordinator; there, `fedloop server site renew {membership.site}` invites it again.",
             site=membership.site,
         )
 
