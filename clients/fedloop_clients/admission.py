@@ -10,13 +10,15 @@ from fedloop_clients.heads import LedgerGuard, countersign
 from fedloop_clients.outbox import Outbox
 from fedloop_clients.privacy.ledger import Head
 from fedloop_core.audit import AuditAction
-from fedloop_core.errors import EnvelopeRefused
+from fedloop_core.errors import EnvelopeRefused, PolicyRefused
+from fedloop_core.federation.rules import PolicyRule
 from fedloop_core.task.document import Task
 from fedloop_proto.coordination.v1.coordination_pb2 import Instruction, LogHead
 
 __all__ = ["Admission"]
 
 _LOG = logging.getLogger(__name__)
+_TRAINS = frozenset({"train_locally", "sum_derivatives"})
 _MOST = 2**63  # numbers of entries that a store takes
 
 
@@ -68,8 +70,11 @@ class Admission:
             )
             self._guard.require_running()
 
-    def require_policy(self, run_id: str, task: Task, now_unix: int) -> None:
+    def require_policy(self, instruction: Instruction, task: Task, now_unix: int) -> None:
         """The site's own rules, then its people.
+
+        The rules are about the task, which says what it asks for; the number of a round is the one thing that an instruction
+        could overdo by itself without the ledger noticing, where nothing is charged.
 
         Raises:
             PolicyRefused: names the rule.
@@ -77,6 +82,13 @@ class Admission:
         """
         policy = self._controls.policy()
         policy.check(task, self._site, now_unix)
+        run_id, most = instruction.run_id, policy.maximum_rounds
+        trains = instruction.WhichOneof("work") in _TRAINS
+        if trains and most is not None and instruction.round > most:
+            raise PolicyRefused(
+                f"site {self._site} allows {most} rounds a run; round {instruction.round} was asked for.",
+                rule=PolicyRule.MAXIMUM_ROUNDS.value,
+            )
         if self._last is None or self._last[0] is not task or self._last[1].run_id != run_id:
             self._last = task, Asked.of(run_id, task, self._key_id, now_unix)  # its digest costs as much as a signature
         asked = self._last[1].model_copy(update={"asked_unix": now_unix})

@@ -289,7 +289,7 @@ class SiteDaemon:
             raise EnvelopeRefused(
                 f"site {self.site}: run {instruction.run_id} was described with another task.", reason="task"
             )
-        self._admission.require_policy(instruction.run_id, task, self._clock())
+        self._admission.require_policy(instruction, task, self._clock())
         if context is None:
             context = RunContext.begin(known, task, self._data_for(task))
         if context.known.attempt < instruction.attempt or instruction.run_id not in self._runs:

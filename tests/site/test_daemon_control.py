@@ -415,6 +415,13 @@ def test_a_policy_that_is_tightened_holds_for_runs_that_have_begun(site: Site) -
     assert refused(site.train(1)) == ("FL-TRUST-006", {"rule": "approval"})
 
 
+def test_rounds_beyond_the_sites_bound_are_refused_whatever_the_task_says(site: Site) -> None:
+    site.policy = SitePolicy(maximum_rounds=4)
+    site.describe()
+    assert site.train(4).WhichOneof("result") == "local_update"
+    assert refused(site.train(5)) == ("FL-TRUST-006", {"rule": "maximum-rounds"})
+
+
 def test_a_run_that_waits_is_accepted_when_it_is_asked_again_after_the_approval(site: Site) -> None:
     site.policy = SitePolicy(approval="each-run")
     before = site.ledger.head()

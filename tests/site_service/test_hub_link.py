@@ -189,6 +189,20 @@ def test_a_site_that_is_refused_says_so_and_stops(
     wait_until(lambda: site.shown[-1][0].kind is ActivityKind.STOPPED, "it is shown")
 
 
+def test_a_certificate_that_expires_meanwhile_is_said_and_the_site_goes_on_with_a_new_one(
+    link: Callable[[SiteHome], Linked], home: SiteHome, hub: Any, coordinator: Any, wait_until: Wait
+) -> None:
+    site = link(home)
+    wait_until(lambda: bool(hub.reports), "the first report")
+    hub.refuse = (grpc.StatusCode.UNAUTHENTICATED, "FL-TRUST-005")
+    wait_until(lambda: "expired" in site.link.standing.trouble, "the hub refuses the certificate")
+    assert site.daemon.activity().kind is ActivityKind.IDLE  # nothing that a person must act on
+    coordinator.certify(home)  # as the renewal does, which needs no certificate
+    hub.refuse = None
+    before = len(hub.reports)
+    wait_until(lambda: len(hub.reports) > before and site.link.standing.trouble == "", "it is back")
+
+
 def test_a_hub_of_another_age_is_refused_by_the_site_too(
     link: Callable[[SiteHome], Linked], home: SiteHome, hub: Any, wait_until: Wait
 ) -> None:

@@ -116,7 +116,9 @@ def test_it_ends_in_time_also_while_it_trains(
     wait_until(lambda: hub.last.activity == SITE_ACTIVITY_TRAINING, "it trains")
     assert service.end() == 0
     log = service.log.read_text()
-    assert "FL-PROC-001: the daemon ends while it works for run run-1" in log  # at the next step, and not at the last one
+    assert (
+        "FL-PROC-001: the daemon ends while it works for run run-1" in log
+    )  # at the next step, and not at the last one
     assert "Traceback" not in log
 
 
