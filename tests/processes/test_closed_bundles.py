@@ -191,8 +191,10 @@ def test_our_bundle_runs_and_a_hostile_one_does_not(deploy: Callable[..., Deploy
     run = flower.run(tmp_path / "hostile" / "app")
     assert flower.ended(run) == "finished:failed"
     assert "Permission denied" in flower.app_log
-    assert not server.exists()
-    assert not client.exists()
+    server_out, client_out = _hostile(tmp_path / "leads-out", LEADS_OUT)  # which SuperLink takes
+    assert flower.ended(flower.run(tmp_path / "leads-out" / "app")) == "finished:failed"
+    assert "leads out of the apps folder" in flower.app_log
+    assert not any(path.exists() for path in (server, client, server_out, client_out, tmp_path / "outside"))
 
 
 @pytest.mark.slow
