@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedloop_clients.data.site_data import SiteData
@@ -159,8 +159,9 @@ def rows(values: list[int], units: list[str] | None = None) -> Dataset:
     return Dataset({"numeric": numeric}, np.zeros(len(values), dtype=np.int64), names)
 
 
-@given(st.lists(st.integers(0, 5), min_size=1, max_size=30), st.lists(st.integers(0, 5), max_size=10), st.randoms())
-def test_no_row_changes_sides_when_rows_come_or_move(before: list[int], more: list[int], random: object) -> None:
+@settings(deadline=None)
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=30), st.lists(st.integers(0, 5), max_size=10))
+def test_no_row_changes_sides_when_rows_come_or_move(before: list[int], more: list[int]) -> None:
     both = [*before, *more]
     np.random.default_rng(len(both)).shuffle(both)
     old = evaluation_rows(rows(before), 0.4, SECRET, by_row=True)
@@ -196,9 +197,10 @@ def test_units_of_a_column_are_kept_apart(tmp_path: Path) -> None:
     assert len(set(data.training().units) | set(data.evaluation().units)) == 50
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root reads every file")
 def test_a_file_without_rights_is_named(tmp_path: Path) -> None:
     home = home_with(tmp_path, "north", "rows.csv")
     (home.folder / "rows.csv").touch(mode=0o000)
+    if os.access(home.folder / "rows.csv", os.R_OK):
+        pytest.skip("root reads every file")
     with pytest.raises(FileMissing, match="Permission denied"):
         load_site_data(home, TASK)
