@@ -6,8 +6,10 @@ import concurrent.futures
 import os
 import signal
 import ssl
+import sys
 import threading
 import time
+from base64 import b64encode
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -188,6 +190,7 @@ def test_without_a_list_nobody_is_let_in_and_the_last_list_stays(site: Any) -> N
         assert site.beat(client, site.north, site.north_id) == 200
 
 
+@pytest.mark.slow
 def test_while_superlink_is_down_a_site_is_told_to_come_again(site: Any) -> None:
     site.start_front()
     site.allow(north=site.north)
@@ -251,6 +254,31 @@ def test_a_reply_beyond_the_limit_is_refused_by_name(site: Any) -> None:
     (refusal,) = local.refusals(0)
     assert (refusal.site, refusal.reason) == ("north", "reply-too-large")
     assert local.refusals(refusal.number) == ()
+
+
+def test_it_runs_out_of_a_coordinators_folder(site: Any) -> None:
+    home = site.folder / "home"
+    for name in ("front", "sockets"):
+        (home / name).mkdir(parents=True)
+    for name, copy in {"ca.pem": "authorities.pem", "tls.pem": "tls.pem", "tls.key": "tls.key"}.items():
+        (home / "front" / copy).write_bytes((site.folder / name).read_bytes())
+    (home / "sockets" / "service.sock").symlink_to(site.service.path)
+    address = f"127.0.0.1:{site.front_port}"
+    (home / "server.toml").write_text(
+        f'format = 1\nname = "c"\npublic_names = ["localhost"]\nsuperlink_port = {site.superlink_port}\n'
+        f'[front]\naddress = "{address}"\npublic = "{address}"\n[hub]\naddress = "127.0.0.1:1"\npublic = "localhost:1"\n'
+    )
+    front = site.start("front", sys.executable, "-m", "fedloop_server.front", "--home", str(home))
+    front.wait_for("the front listens")
+    site.service.allow({b64encode(site.north.openssh).decode(): "north"})
+    with site.client() as client:
+        site.wait(lambda: site.beat(client, site.north, site.north_id) == 200)
+    assert (home / "sockets" / "front.sock").stat().st_mode & 0o777 == 0o660
+    (home / "server.toml").write_text("format = 2\n")
+    broken = site.start("front", sys.executable, "-m", "fedloop_server.front", "--home", str(home))
+    assert broken.process.wait(60) != 0
+    site.wait(lambda: "server.toml" in broken.text)
+    assert "Traceback" not in broken.text
 
 
 def test_a_client_of_a_front_that_is_down_raises_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -67,13 +67,13 @@ class AllowedNodes:
 
 async def follow_allowed(socket: Path, take: Callable[[AllowedNodes], None]) -> None:
     """Asks the service for its list and calls ``take`` at each change, for ever. While it is down nothing changes."""
-    known = 0
+    known: int | None = None
     reachable = True
     transport = httpx.AsyncHTTPTransport(uds=str(socket))
     async with httpx.AsyncClient(transport=transport, base_url="http://service", timeout=_POLL_SECONDS) as client:
         while True:
             try:
-                answer = await client.get("/allowed", params={"known": known})
+                answer = await client.get("/allowed", params={"known": known or 0})
                 answer.raise_for_status()
                 allowed = AllowedNodes.from_json(answer.content)
             except httpx.ReadTimeout:

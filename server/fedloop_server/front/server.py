@@ -113,6 +113,7 @@ def _public_socket(host: str, port: int) -> socket.socket:
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     listener.bind((host, port))
+    listener.listen(_BACKLOG)
     listener.setblocking(False)
     return listener
 
@@ -122,5 +123,6 @@ def _own_socket(path: Path) -> socket.socket:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.bind(str(path))
     path.chmod(0o660)
+    listener.listen(_BACKLOG)
     listener.setblocking(False)
     return listener

@@ -23,6 +23,7 @@ PEER_HEADER = "fedloop-peer"
 
 _CALL = httpx.Timeout(25.0, connect=2.0, pool=10.0)  # a SuperNode gives up after 30 s
 _CONNECTIONS = 64
+_IDLE_SECONDS = 2.0  # SuperLink closes idle connections after 5 s; ours must not be used at that moment
 _ASKS_AT_ONCE = 16
 _LARGEST_ANSWER = 1 << 20  # of the service
 
@@ -46,7 +47,11 @@ class SuperLinkClient:
             verify=context,
             timeout=_CALL,
             trust_env=False,  # no proxy stands on loopback
-            limits=httpx.Limits(max_connections=_CONNECTIONS, max_keepalive_connections=_CONNECTIONS),
+            limits=httpx.Limits(
+                max_connections=_CONNECTIONS,
+                max_keepalive_connections=_CONNECTIONS,
+                keepalive_expiry=_IDLE_SECONDS,
+            ),
         )
         self._asks = asyncio.Semaphore(_ASKS_AT_ONCE)
 
