@@ -177,10 +177,9 @@ def admit(home: CoordinatorHome, name: str) -> None:
         members.record_join(digest, keys, lambda _: joined, "")
 
 
-@pytest.fixture
-def fresh(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Shell:
+def make_coordinator(folder: Path) -> CoordinatorHome:
     """A coordinator with three active sites, one of them paused, and one that was only invited."""
-    home = CoordinatorHome(tmp_path / "coordinator")
+    home = CoordinatorHome(folder / "coordinator")
     for name in ("north", "south", "west"):
         admit(home, name)
     with closing(home.database()) as database:
@@ -189,8 +188,14 @@ def fresh(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Shell:
         now = int(time.time())
         for name, kind in (("north", ActivityKind.IDLE), ("south", ActivityKind.PAUSED)):
             members.record_report(name, Activity(kind), site_unix=now, protocol=1, software_version="0.2")
-    (tmp_path / "task.toml").write_text(TASK)
-    return Shell(home.folder, capsys)
+    (folder / "task.toml").write_text(TASK)
+    return home
+
+
+@pytest.fixture
+def fresh(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Shell:
+    """A coordinator as ``make_coordinator`` makes it."""
+    return Shell(make_coordinator(tmp_path).folder, capsys)
 
 
 def task_of(shell: Shell) -> str:
@@ -390,23 +395,28 @@ MISUSES = (
 )
 
 
-@pytest.fixture
-def misused(fresh: Shell, monkeypatch: pytest.MonkeyPatch) -> Shell:
-    home = CoordinatorHome(fresh.home)
-    monkeypatch.chdir(fresh.home.parent)
-    Path("bad.toml").write_text('format = 1\nname = "x"\ncolour = "red"\n')
-    plans = {
-        name: RunPlan(run_id=name, task=wards(), seed=1, private=False, expected_sites=3)
-        for name in ("nightly-1", "noon-1", "done", "alone")
-    }
+@pytest.fixture(scope="module")
+def misused_home(tmp_path_factory: pytest.TempPathFactory) -> CoordinatorHome:
+    """A coordinator with runs of several states; no misuse changes it."""
+    home = make_coordinator(tmp_path_factory.mktemp("misused"))
+    (home.folder.parent / "bad.toml").write_text('format = 1\nname = "x"\ncolour = "red"\n')
     with closing(home.queue()) as queue:
-        for name, plan in plans.items():
+        for name in ("nightly-1", "noon-1", "done", "alone"):
+            plan = RunPlan(run_id=name, task=wards(), seed=1, private=False, expected_sites=3)
             home.store_plan(plan)
             if name != "alone":
                 queue.submit(plan)
     set_status(home, "noon-1", Status.RUNNING)
     set_status(home, "done", Status.FINISHED)
-    return fresh
+    return home
+
+
+@pytest.fixture
+def misused(
+    misused_home: CoordinatorHome, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Shell:
+    monkeypatch.chdir(misused_home.folder.parent)
+    return Shell(misused_home.folder, capsys)
 
 
 @pytest.mark.parametrize("misuse", MISUSES, ids=lambda misuse: misuse.name)

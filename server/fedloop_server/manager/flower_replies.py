@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
-__all__ = ["ListedNode", "ListedRun", "Nodes", "Registered", "Reply", "Runs", "Started"]
+__all__ = ["ListedNode", "ListedRun", "Nodes", "Registered", "Reply", "Runs", "Started", "Traffic"]
 
 
 class Reply(BaseModel):
