@@ -54,11 +54,6 @@ __all__ = ["Flower", "RunManager"]
 _LOG = logging.getLogger(__name__)
 _ACTOR = "run-manager"
 _ENDS: Mapping[Phase, End] = {Phase.FINISHED: "finished", Phase.FAILED: "failed", Phase.STOPPED: "stopped"}
-_AUDITED = {
-    Status.FINISHED: AuditAction.RUN_FINISHED,
-    Status.FAILED: AuditAction.RUN_FAILED,
-    Status.STOPPED: AuditAction.RUN_STOPPED,
-}
 _MOST_STEPS = 10  # in one tick, which others wait for
 _ASK_SECONDS = 5.0  # between two questions to Flower about an attempt that nobody drives yet
 _WIND_UP_SECONDS = 10.0  # that an attempt whose run is over may take to end by itself
@@ -88,7 +83,7 @@ class RunManager:
         queue: its queue.
         control: Flower's commands.
         cancels: how sites are told to drop a run.
-        audit: where ends are noted; None leaves that out.
+        audit: where ends are noted that no driver notes; None leaves that out.
         limits: patience.
         clock: seconds since 1970.
     """
@@ -207,8 +202,10 @@ class RunManager:
                     self._kill(run_id, force=force)
                 case NoteStopped(run_id=run_id):
                     stop_run(self._home, run_id)
+                    self._record(AuditAction.RUN_STOPPED, run_id, "nobody drove it any more")
                 case NoteFailed(run_id=run_id, reason=reason):
                     fail_run(self._home, run_id, ProcessFailed.code, reason)
+                    self._record(AuditAction.RUN_FAILED, run_id, reason)
                 case PlanNext():
                     pass  # it came with the rest into the database
         except FedloopError as error:
@@ -278,15 +275,19 @@ class RunManager:
         )
 
     def _tell(self, before: Sequence[QueuedRun], after: Sequence[QueuedRun]) -> None:
-        """Log and audit of every change of status."""
+        """Logs every change of status; the driver audits how a run ended, unless there never was one."""
         for old, new in zip(before, after, strict=True):
-            if old.job.status is new.job.status:
+            job = new.job
+            if old.job.status is job.status:
                 continue
-            _LOG.info("run %s is %s%s", new.job.run_id, new.job.status, f": {new.job.reason}" if new.job.reason else "")
-            action = _AUDITED.get(new.job.status)
-            if action is None or self._audit is None:
-                continue
-            try:
-                self._audit.record(_ACTOR, action, new.job.run_id, task=new.job.task, reason=new.job.reason)
-            except StorageError:  # a full disk stops no stop
-                _LOG.exception("the audit log does not have that run %s is %s", new.job.run_id, new.job.status)
+            _LOG.info("run %s is %s%s", job.run_id, job.status, f": {job.reason}" if job.reason else "")
+            if job.status is Status.STOPPED and (old.job.status.waiting or not self._readers[job.run_id].state.attempt):
+                self._record(AuditAction.RUN_STOPPED, job.run_id, job.reason)
+
+    def _record(self, action: AuditAction, run_id: str, reason: str) -> None:
+        if self._audit is None:
+            return
+        try:
+            self._audit.record(_ACTOR, action, run_id, reason=reason)
+        except StorageError:  # a full disk stops no stop
+            _LOG.exception("the audit log has no %s of run %s", action, run_id)
