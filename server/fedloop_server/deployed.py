@@ -19,7 +19,7 @@ from fedloop_server.runs.surroundings import RefusedRequest, SiteKey, Surroundin
 __all__ = ["FrontRefusals", "MemberDirectory", "QueuedStop", "deployed_surroundings"]
 
 _REPLY_PATHS = frozenset({PUSH_MESSAGES.decode(), PUSH_OBJECT.decode()})
-_NEVER_PASSES = frozenset({Reason.BODY_TOO_LARGE, Reason.MALFORMED})
+_NEVER_PASSES = frozenset({Reason.BODY_TOO_LARGE, Reason.REPLY_TOO_LARGE, Reason.MALFORMED})
 
 
 class MemberDirectory:
