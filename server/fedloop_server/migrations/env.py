@@ -6,5 +6,14 @@ from alembic import context
 
 from fedloop_server.migrations.schema import metadata
 
-context.configure(connection=context.config.attributes["connection"], target_metadata=metadata())
-context.run_migrations()
+__all__ = ["run"]
+
+
+def run() -> None:
+    """Takes the missing steps."""
+    context.configure(connection=context.config.attributes["connection"], target_metadata=metadata())
+    context.run_migrations()
+
+
+if __name__ != "fedloop_server.migrations.env":  # Alembic gives the file a name of its own
+    run()
