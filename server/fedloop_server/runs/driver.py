@@ -99,9 +99,14 @@ class RunDriver:
 
     @property
     def _needed(self) -> int:
-        """Sites without which the run does not go on: the quorum of those expected, less those revoked since."""
-        revoked = sum(1 for out in self._journal.state.barred if out.code == SiteRevoked.code)
-        return max(1, math.ceil(self._task.rounds.quorum * (self._plan.expected_sites - revoked)))
+        """Sites without which the run does not go on: the quorum of those expected.
+
+        Members that were revoked are no longer expected, unless late ones stand in for them.
+        """
+        state, expected = self._journal.state, self._plan.expected_sites
+        revoked = sum(1 for out in state.barred if out.code == SiteRevoked.code)
+        left = min(expected, max(expected, len(state.members)) - revoked)
+        return max(1, math.ceil(self._task.rounds.quorum * left))
 
     def _check_members(self, number: int) -> None:
         """Stops a run that has too few sites left.
