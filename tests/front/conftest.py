@@ -360,7 +360,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     made.superlink = made.start_superlink()
     made.front = made.start_front(
         body_bytes=1 << 20, reply_bytes=2 << 20, body_grace_seconds=1.0, head_seconds=2.0, hold_seconds=2.0,
-        requests_per_second=50.0, burst=2000, join_burst=3, joins_per_second=0.01,
+        requests_per_second=5.0, burst=400, join_burst=3, joins_per_second=0.01,
     )  # fmt: skip
     made.north = NodeKey()
     made.north_id = made.register("north", made.north)

@@ -282,8 +282,8 @@ def test_refusals_are_counted(running: Any) -> None:
 
 def test_a_flood_is_told_to_wait_and_costs_the_site_behind_the_same_address_nothing(running: Any) -> None:
     with running.client() as client:
-        statuses = [client.post("/v1/control/start-run").status_code for _ in range(2500)]
+        statuses = [client.post("/v1/control/start-run").status_code for _ in range(700)]
         node = running.activate(client, running.north)
     assert set(statuses) == {404, 429}
     assert node == running.north_id
-    assert len(refused_lines(running)) < 2500  # the log does not grow with the flood
+    assert len(refused_lines(running)) < 700  # the log does not grow with the flood

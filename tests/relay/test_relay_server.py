@@ -233,13 +233,12 @@ def test_another_user_is_refused(tmp_path: Path) -> None:
     relay.close()
 
 
-def test_a_call_costs_milliseconds(warm: Relay, record_property: Callable[[str, object], None]) -> None:
+def test_a_call_costs_milliseconds(warm: Relay) -> None:
     times = []
     for _ in range(10):
         started = time.perf_counter()
         warm.call("exit", "0")
         times.append(time.perf_counter() - started)
-    record_property("milliseconds", min(times) * 1000)
     assert min(times) < 1.0
 
 
