@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fedloop_core.noise import NoiseSource
+from fedloop_core.noise import NoiseSource, SeededNoise
 from fedloop_proto.coordination.v1.coordination_pb2 import Instruction
 
 __all__ = ["SiteNoise"]
@@ -26,9 +26,12 @@ class SiteNoise:
         """A source for one purpose of one instruction."""
         return self.source.derive(self._purpose(instruction, what))
 
-    def seed(self, instruction: Instruction, what: str) -> int:
-        """A seed for what needs no secrecy."""
-        return self.source.seed_for(self._purpose(instruction, what))
+    def shuffle_seed(self, instruction: Instruction) -> int:
+        """Of the order of rows in training without privacy: from the seed that the run gives, so that it can be repeated."""
+        given = instruction.train_locally.shuffle_seed
+        if not given:
+            return self.source.seed_for(self._purpose(instruction, "training"))
+        return SeededNoise(given, self.site).seed_for("training")
 
     def _purpose(self, instruction: Instruction, what: str) -> str:
         return f"{self.site}/{instruction.run_id}/{instruction.round}/{what}"

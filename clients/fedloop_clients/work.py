@@ -182,7 +182,7 @@ class SiteWork:
         blocks, purpose = context.training_blocks, f"round {instruction.round}"
         if plan is None:
             with charges.release(_NON_PRIVATE, blocks, purpose):
-                seed = self._noise.seed(instruction, "training")
+                seed = self._noise.shuffle_seed(instruction)
                 trained = trainer.train(arrays, context.training, seed, watch)
         else:
             with charges.release(plan.round, blocks, purpose):

@@ -160,7 +160,7 @@ class RunDriver:
         chosen = {site: members[site] for site in asked}
         opened = OpenRound(self._task, number, chosen, self._model, algorithm_of(self._task, rows), self._clock)
         for reply in self._ask(
-            number, question_of(self._task, number, asked), self._model.all_arrays(), opened.progress
+            number, question_of(self._task, number, asked, self._plan.seed), self._model.all_arrays(), opened.progress
         ):
             try:
                 opened.fold(reply)

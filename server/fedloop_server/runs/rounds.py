@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from fedloop_core.arrays import NamedArrays, digest
+from fedloop_core.noise import SeededNoise
 from fedloop_core.task.document import NewtonRaphson, Task
 from fedloop_proto.coordination.v1.coordination_pb2 import Instruction, SumDerivatives, TrainLocally
 from fedloop_server.aggregation.algorithms import Algorithm
@@ -18,14 +19,16 @@ from fedloop_server.runs.state import LeftOut, Measured, Member, RoundClosed, Si
 __all__ = ["OpenRound", "question_of"]
 
 
-def question_of(task: Task, number: int, sites: tuple[str, ...]) -> dict[str, Instruction]:
-    """What each site is asked in a round."""
+def question_of(task: Task, number: int, sites: tuple[str, ...], seed: int) -> dict[str, Instruction]:
+    """What each site is asked in a round. ``seed`` is the run's: without privacy, two runs with one seed are the same run."""
     every = task.rounds.evaluate_every
     evaluate = every > 0 and number > 1 and (number - 1) % every == 0
     if isinstance(task.training, NewtonRaphson):
         return {site: Instruction(sum_derivatives=SumDerivatives(evaluate=evaluate)) for site in sites}
-    planned = task.rounds.count
-    return {site: Instruction(train_locally=TrainLocally(rounds_planned=planned, evaluate=evaluate)) for site in sites}
+    work = TrainLocally(rounds_planned=task.rounds.count, evaluate=evaluate)
+    if not task.privacy.private:
+        work.shuffle_seed = SeededNoise(seed, "order of rows").seed_for(f"round {number}")
+    return {site: Instruction(train_locally=work) for site in sites}
 
 
 class OpenRound:

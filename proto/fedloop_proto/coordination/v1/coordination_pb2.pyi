@@ -87,12 +87,14 @@ class CollectMoments(_message.Message):
     def __init__(self) -> None: ...
 
 class TrainLocally(_message.Message):
-    __slots__ = ("rounds_planned", "evaluate")
+    __slots__ = ("rounds_planned", "evaluate", "shuffle_seed")
     ROUNDS_PLANNED_FIELD_NUMBER: _ClassVar[int]
     EVALUATE_FIELD_NUMBER: _ClassVar[int]
+    SHUFFLE_SEED_FIELD_NUMBER: _ClassVar[int]
     rounds_planned: int
     evaluate: bool
-    def __init__(self, rounds_planned: _Optional[int] = ..., evaluate: _Optional[bool] = ...) -> None: ...
+    shuffle_seed: int
+    def __init__(self, rounds_planned: _Optional[int] = ..., evaluate: _Optional[bool] = ..., shuffle_seed: _Optional[int] = ...) -> None: ...
 
 class SumDerivatives(_message.Message):
     __slots__ = ("evaluate",)
