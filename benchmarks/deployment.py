@@ -85,7 +85,7 @@ class Deployment:
         """Sets the coordinator up and starts it."""
         self.fedloop(
             "server", "init", "--home", str(self.home), "--name", "rehearsal", "--public", "localhost",
-            "--front-port", "0", "--hub-port", "0", "--superlink-port", "0",
+            "--front-port", "0", "--hub-port", "0", "--superlink-port", "0", "--health-port", "0",
         )  # fmt: skip
         self.start_server()
 
