@@ -14,12 +14,34 @@ from fedloop_server.home import CoordinatorHome
 from fedloop_server.manager.queue import RunQueue
 from fedloop_server.membership import Members
 from fedloop_server.membership.machine import SiteState
-from fedloop_server.runs.surroundings import RefusedRequest, SiteKey, Surroundings
+from fedloop_server.runs.surroundings import ArrivedReplies, RefusedRequest, SiteKey, Surroundings
 
-__all__ = ["FrontRefusals", "MemberDirectory", "QueuedStop", "deployed_surroundings"]
+__all__ = [
+    "ENDS_THE_REPLY",
+    "IGNORED",
+    "FrontArrivals",
+    "FrontRefusals",
+    "MemberDirectory",
+    "QueuedStop",
+    "deployed_surroundings",
+]
 
 _REPLY_PATHS = frozenset({PUSH_MESSAGES.decode(), PUSH_OBJECT.decode()})
-_NEVER_PASSES = frozenset({Reason.BODY_TOO_LARGE, Reason.REPLY_TOO_LARGE, Reason.MALFORMED})
+ENDS_THE_REPLY = {
+    Reason.BODY_TOO_LARGE: "a part of it is larger than the front takes",
+    Reason.REPLY_TOO_LARGE: "it is larger than the front takes",
+    Reason.MALFORMED: "it is malformed",
+    Reason.SLOW_BODY: "it came too slowly",
+    Reason.HEADERS: "it has another length than was said",
+}
+"""Refusals after which a SuperNode gives a reply up: it repeats only what no server answered."""
+IGNORED = {
+    Reason.REVOKED: "the directory says it first",
+    Reason.RATE: "the SuperNode ends, is started again, and the site is asked again",
+    **dict.fromkeys((Reason.PATH, Reason.KEY, Reason.SIGNATURE, Reason.NOT_HTTP), "nobody knows which site it was"),
+    **dict.fromkeys((Reason.CONNECTIONS, Reason.NOT_READY, Reason.SLOW_READER), "it passes, and names no site"),
+}
+"""Refusals that are no site's failure, and why."""
 
 
 class MemberDirectory:
@@ -50,6 +72,18 @@ class FrontRefusals:
     def since(self, number: int) -> Sequence[RefusedRequest]:
         """Refusals whose number is above ``number``, in their order."""
         return [told for refusal in self._front.refusals(number) if (told := _told(refusal)) is not None]
+
+
+class FrontArrivals:
+    """Replies that the front has passed on whole."""
+
+    def __init__(self, front: FrontClient) -> None:
+        self._front = front
+
+    def since(self, number: int, seconds: float) -> ArrivedReplies:
+        """Those after ``number``; waits at most ``seconds`` for one."""
+        arrived = self._front.arrivals(number, seconds)
+        return ArrivedReplies(arrived.number, frozenset(arrived.answered))
 
 
 class QueuedStop:
@@ -83,6 +117,7 @@ def deployed_surroundings(home: CoordinatorHome, run_id: str) -> Iterator[Surrou
             countersignatures=home.countersignatures(),
             doorbell=front,
             refusals=FrontRefusals(front),
+            arrivals=FrontArrivals(front),
             stop=QueuedStop(RunQueue(members.database), run_id),
         )
 
@@ -92,7 +127,7 @@ def _told(refusal: Refusal) -> RefusedRequest | None:
         way = "ahead of" if refusal.seconds > 0 else "behind"
         reason = f"its clock is {abs(refusal.seconds):.0f} s {way} the coordinator's"
         return RefusedRequest(refusal.number, refusal.site, ClockSkewed.code, reason)
-    if refusal.path in _REPLY_PATHS and refusal.reason in _NEVER_PASSES:
-        reason = f"the front turned its reply away: {refusal.reason.value.replace('-', ' ')}"
+    if refusal.path in _REPLY_PATHS and refusal.reason in ENDS_THE_REPLY:
+        reason = f"the front turned its reply away: {ENDS_THE_REPLY[refusal.reason]}"
         return RefusedRequest(refusal.number, refusal.site, RequestRefused.code, reason)
     return None

@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from fedloop_core.keys import SigningKey
-from fedloop_server.deployed import FrontRefusals, MemberDirectory, deployed_surroundings
+from fedloop_server.deployed import ENDS_THE_REPLY, IGNORED, FrontRefusals, MemberDirectory, deployed_surroundings
 from fedloop_server.front.client import FrontClient
 from fedloop_server.front.refusals import Reason, Refusal
 from fedloop_server.home import CoordinatorHome
@@ -88,9 +88,11 @@ class Front(FrontClient):
 @pytest.mark.parametrize(
     ("path", "reason", "seconds", "told"),
     [
-        ("/v1/fleet/push-object", Reason.BODY_TOO_LARGE, 0.0, ("FL-NET-002", "body too large")),
-        ("/v1/fleet/push-object", Reason.REPLY_TOO_LARGE, 0.0, ("FL-NET-002", "reply too large")),
+        ("/v1/fleet/push-object", Reason.BODY_TOO_LARGE, 0.0, ("FL-NET-002", "a part of it is larger")),
+        ("/v1/fleet/push-object", Reason.REPLY_TOO_LARGE, 0.0, ("FL-NET-002", "it is larger")),
         ("/v1/fleet/push-messages", Reason.MALFORMED, 0.0, ("FL-NET-002", "malformed")),
+        ("/v1/fleet/push-object", Reason.SLOW_BODY, 0.0, ("FL-NET-002", "too slowly")),
+        ("/v1/fleet/push-object", Reason.HEADERS, 0.0, ("FL-NET-002", "another length")),
         ("/v1/fleet/pull-messages", Reason.CLOCK, 10.2, ("FL-TRUST-010", "10 s ahead of")),
         ("/v1/fleet/pull-messages", Reason.CLOCK, -400.0, ("FL-TRUST-010", "400 s behind")),
         ("/v1/fleet/push-object", Reason.RATE, 0.0, None),
@@ -110,3 +112,8 @@ def test_what_the_front_refused_and_does_not_pass_is_told(
     (refused,) = found
     assert (refused.number, refused.site, refused.code) == (7, "north", told[0])
     assert told[1] in refused.reason
+
+
+def test_every_reason_of_the_front_ends_a_reply_or_is_ignored_for_a_reason() -> None:
+    assert set(ENDS_THE_REPLY).isdisjoint(IGNORED)
+    assert {*ENDS_THE_REPLY, *IGNORED, Reason.CLOCK} == set(Reason)

@@ -60,7 +60,7 @@ class Exchange:
         poll_seconds: float = 0.05,
         patience: Patience | None = None,
     ) -> None:
-        self._post = Post(grid, surroundings.doorbell)
+        self._post = Post(grid, surroundings.doorbell, surroundings.arrivals, clock)
         self._roster = Roster(grid, surroundings, clock)
         self._heads = HeadsOfRun(surroundings.heads)
         self._audit = surroundings.audit

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol, runtime_checkable
 
 from flwr.app import Message
 from flwr.serverapp import Grid
 
-from fedloop_server.runs.surroundings import Doorbell
+from fedloop_server.runs.surroundings import Arrivals, Doorbell
 
 __all__ = ["NearGrid", "Post"]
+
+_HEAR_SECONDS = 1.0  # then somebody must look who is still there
+_ANYWAY_SECONDS = 3.0
 
 
 @runtime_checkable
@@ -23,12 +26,34 @@ class NearGrid(Protocol):
 
 
 class Post:
-    """Pushes and pulls. One message id a pull: a grid hands over every ready reply of the ids that it is given."""
+    """Pushes and pulls. One message id a pull: a grid hands over every ready reply of the ids that it is given.
 
-    def __init__(self, grid: Grid, doorbell: Doorbell | None) -> None:
+    With ``arrivals``, Flower is asked for the replies that have come whole: asked for one of which a part is missing, it
+    sleeps a second. Every few seconds it is asked for all of them anyway, since not all replies are told of.
+
+    Args:
+        grid: Flower's.
+        doorbell: rung after each push.
+        arrivals: None: Flower is asked for every reply at every time.
+        clock: monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        grid: Grid,
+        doorbell: Doorbell | None,
+        arrivals: Arrivals | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._grid = grid
         self._doorbell = doorbell
         self._near = grid if isinstance(grid, NearGrid) else None
+        self._arrivals = arrivals
+        self._clock = clock
+        self._heard = 0  # the number of the last reply that was told of
+        self._whole: set[str] = set()  # told of and not pulled
+        self._anyway = arrivals is None
+        self._next_anyway = clock() + _ANYWAY_SECONDS
 
     @property
     def near(self) -> bool:
@@ -44,11 +69,30 @@ class Post:
 
     def pull(self, identifier: str) -> Message | None:
         """The reply to a message, if it is there."""
-        return next(iter(self._grid.pull_messages([identifier])), None)
+        if not self._anyway and identifier not in self._whole:
+            return None
+        reply = next(iter(self._grid.pull_messages([identifier])), None)
+        if reply is not None:
+            self._whole.discard(identifier)
+        return reply
 
     def wait(self, seconds: float) -> None:
-        """Waits until a reply may be there, at most so long."""
-        if self._near is None:
+        """Waits until a reply may be there: at most so long, or a second where arrivals are told."""
+        if self._near is not None:
+            self._near.wait(seconds)
+        elif self._arrivals is None:
             time.sleep(seconds)
         else:
-            self._near.wait(seconds)
+            self._hear(self._arrivals, seconds)
+
+    def _hear(self, arrivals: Arrivals, pause: float) -> None:
+        began = self._clock()
+        arrived = arrivals.since(self._heard, min(_HEAR_SECONDS, max(0.0, self._next_anyway - began)))
+        self._heard = arrived.number
+        self._whole |= arrived.messages
+        now = self._clock()
+        if not arrived.messages and now - began < pause:  # nobody can tell
+            time.sleep(pause - (now - began))
+        self._anyway = now >= self._next_anyway
+        if self._anyway:
+            self._next_anyway = now + _ANYWAY_SECONDS

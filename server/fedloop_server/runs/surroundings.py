@@ -16,6 +16,8 @@ from fedloop_core.keys import VerifyingKey
 from fedloop_server.runs.heads import LedgerHeads, MemoryHeads
 
 __all__ = [
+    "Arrivals",
+    "ArrivedReplies",
     "Audit",
     "Countersignatures",
     "Directory",
@@ -86,6 +88,21 @@ class Refusals(Protocol):
         """Refusals whose number is above ``number``, in their order."""
 
 
+@dataclass(frozen=True)
+class ArrivedReplies:
+    """Ids of messages whose replies have come whole; ``number`` is the last one's."""
+
+    number: int
+    messages: frozenset[str]
+
+
+class Arrivals(Protocol):
+    """Which replies have come whole. Some may never be told of, such as errors that Flower itself replies."""
+
+    def since(self, number: int, seconds: float) -> ArrivedReplies:
+        """Those after ``number``, 0 at first; waits at most ``seconds`` for one, or not at all when nobody can tell."""
+
+
 class StopWish(Protocol):
     """Whether a person wants a run to stop."""
 
@@ -120,4 +137,5 @@ class Surroundings:
     countersignatures: Countersignatures | None = None
     doorbell: Doorbell | None = None
     refusals: Refusals | None = None
+    arrivals: Arrivals | None = None
     stop: StopWish | None = None
