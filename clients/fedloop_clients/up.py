@@ -67,7 +67,10 @@ def prepare_site(home: SiteHome, roles: Roles) -> None:
 
 
 def site_specs(home: SiteHome, settings: SiteSettings, roles: Roles, *, node_port: int) -> tuple[ProcessSpec, ...]:
-    """The processes in the order of their start; the home is absolute and prepared, ``node_port`` a free loopback port."""
+    """The processes in the order of their start; the home is absolute and prepared, ``node_port`` a free loopback port.
+
+    They start together, but that superexec, which starts work, waits for those that do it.
+    """
     return (
         _daemon(home, roles),
         _relay(home, settings, roles),
@@ -146,6 +149,7 @@ def _superexec(home: SiteHome, settings: SiteSettings, roles: Roles, node_port: 
         environment=_app_environment(home, settings) | {"PATH": f"{own / 'bin'}:{SYSTEM_PATH}"},
         user=roles.user(RELAY),
         working_folder=own / "work",
+        after=("daemon", "relay", "supernode"),
         handed=(HandedFile(home.superexec_secret, secret, roles.user(MAIN)),),
         confined=True,
     )

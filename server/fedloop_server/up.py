@@ -122,7 +122,10 @@ def prepare_server(home: Path, roles: Roles) -> None:
 
 
 def server_specs(home: Path, settings: ServerSettings, roles: Roles) -> tuple[ProcessSpec, ...]:
-    """The processes in the order of their start; ``home`` is absolute and prepared."""
+    """The processes in the order of their start; ``home`` is absolute and prepared.
+
+    They start together, but that the service first makes certificates that are missing.
+    """
     return (
         _service(home, settings, roles),
         _superlink(home, settings, roles),
@@ -160,6 +163,7 @@ def _superlink(home: Path, settings: ServerSettings, roles: Roles) -> ProcessSpe
         user=roles.user(FLOWER),
         working_folder=own,
         ready=PortOpen(settings.superlink_port),
+        after=_after_service(home / "keys", names),
         handed=_handed(home, given, names, roles),
         confined=True,
     )
@@ -173,6 +177,7 @@ def _front(home: Path, settings: ServerSettings, roles: Roles) -> ProcessSpec:
         environment=python_environment(),
         user=roles.user(FRONT),
         working_folder=home / "front",
+        after=_after_service(home / "front", ("tls.key", "tls.pem")),
         ready=PortOpen(settings.front.port, {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)),  # noqa: S104
     )
 
@@ -194,9 +199,14 @@ def _superexec(home: Path, settings: ServerSettings, roles: Roles) -> ProcessSpe
         | _store(settings),
         user=roles.user(MAIN),
         working_folder=own / "work",
+        after=("superlink",),
         handed=_handed(home, given, ("superlink-ca.pem", "superexec.secret"), roles),
         confined=True,
     )
+
+
+def _after_service(folder: Path, names: tuple[str, ...]) -> tuple[str, ...]:
+    return () if all((folder / name).exists() for name in names) else ("service",)
 
 
 def _handed(home: Path, given: Path, names: tuple[str, ...], roles: Roles) -> tuple[HandedFile, ...]:

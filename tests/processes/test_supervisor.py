@@ -17,13 +17,13 @@ import pytest
 from tests.processes.supervising import SLEEPS, Running, lives, python, spec, wait_for
 
 from fedloop_core.errors import AlreadyRunning, ProcessFailed
-from fedloop_core.processes import FileThere, PortOpen, ProcessState, SocketAnswers, launch, request_restart
+from fedloop_core.processes import FileThere, PortOpen, ProcessState, SocketAnswers, Supervisor, launch, request_restart
 from fedloop_core.processes.logs import ProcessLog
 
 Supervise = Callable[..., Running]
 
 
-def test_starts_in_order_waits_for_probes_and_stops_in_reverse(supervise: Supervise, tmp_path: Path) -> None:
+def test_starts_after_those_that_are_needed_and_stops_in_reverse(supervise: Supervise, tmp_path: Path) -> None:
     journal = tmp_path / "journal"
     code = """
     import pathlib, signal, sys, time
@@ -35,9 +35,13 @@ def test_starts_in_order_waits_for_probes_and_stops_in_reverse(supervise: Superv
     """
     specs = [
         spec(
-            name, (*python(code), name, str(journal), str(tmp_path / name)), tmp_path, ready=FileThere(tmp_path / name)
+            name,
+            (*python(code), name, str(journal), str(tmp_path / name)),
+            tmp_path,
+            ready=FileThere(tmp_path / name),
+            after=after,
         )
-        for name in ("first", "second", "third")
+        for name, after in (("first", ()), ("second", ("first",)), ("third", ("first", "second")))
     ]
     running = supervise(*specs)
     wait_for(running.healthy, "all run")
@@ -91,12 +95,30 @@ def test_a_crash_loop_is_told_in_one_sentence_and_goes_on(supervise: Supervise, 
     assert "no configuration" in running.log("broken")
 
 
+def test_processes_that_wait_for_nobody_start_together(supervise: Supervise, tmp_path: Path) -> None:
+    never = FileThere(tmp_path / "never")
+    running = supervise(
+        spec("slow", SLEEPS, tmp_path, ready=never),
+        spec("waits", SLEEPS, tmp_path, after=("slow",)),
+        spec("free", SLEEPS, tmp_path),
+    )
+    wait_for(lambda: running.pid("free"), "free was started")
+    assert running.pid("slow")
+    assert running.pid("waits") is None
+
+
+def test_nobody_waits_for_a_process_that_comes_later(tmp_path: Path) -> None:
+    specs = (spec("a", SLEEPS, tmp_path, after=("b",)), spec("b", SLEEPS, tmp_path))
+    with pytest.raises(ValueError, match="process a waits for b"):
+        Supervisor(tmp_path, specs, health=None)
+
+
 def test_a_process_that_never_becomes_ready_does_not_hold_the_others_for_ever(
     supervise: Supervise, tmp_path: Path
 ) -> None:
     running = supervise(
         spec("slow", SLEEPS, tmp_path, ready=FileThere(tmp_path / "never")),
-        spec("next", SLEEPS, tmp_path),
+        spec("next", SLEEPS, tmp_path, after=("slow",)),
         start_seconds=0.3,
     )
     wait_for(lambda: running.pid("next"), "next was started")

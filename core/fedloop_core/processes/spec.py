@@ -95,7 +95,8 @@ class ProcessSpec:
         user: who runs it when the supervisor is root; None is the supervisor's own user.
         working_folder: must be there and open to the user.
         stop_seconds: time to end by itself after SIGTERM, then SIGKILL.
-        ready: when the next process may start; None is at once.
+        ready: when it does its work, and those after it may start; None is at once.
+        after: names of those that must have been ready once, or had their time to become so, before it starts.
         restart_when: files whose change restarts the process.
         handed: files that are copied for it before each start.
         confined: it has no capabilities, so that the rights of files hold for it even when it runs as root.
@@ -108,6 +109,7 @@ class ProcessSpec:
     working_folder: Path
     stop_seconds: float = 10.0
     ready: ReadyProbe | None = None
+    after: tuple[str, ...] = ()
     restart_when: tuple[Path, ...] = ()
     handed: tuple[HandedFile, ...] = ()
     confined: bool = False

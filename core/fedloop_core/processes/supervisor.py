@@ -1,4 +1,4 @@
-"""The supervisor: starts processes in order, keeps them alive, and takes all of them with it when it ends."""
+"""The supervisor: starts processes, each after those that it needs, keeps them alive, and takes all with it when it ends."""
 
 from __future__ import annotations
 
@@ -50,12 +50,15 @@ class Supervisor:
 
     Args:
         folder: holds ``logs/``, ``supervisor.json``, the lock, and requests to restart.
-        specs: in the order of their start.
+        specs: in the order of their start; they end in the reverse of it. One that waits for nobody starts at once.
         health: loopback address of the health endpoint; None for none; port 0 for a free one (``health_port``).
         policy: when dead processes are started again.
         tell: is given a sentence at each change that a person may want to read.
         when_healthy: called once, when all processes run for the first time.
         start_seconds: how long a process may take to become ready before those after it start without it.
+
+    Raises:
+        ValueError: a process is to start after one that does not stand before it.
     """
 
     def __init__(
@@ -72,6 +75,9 @@ class Supervisor:
         self.folder = folder
         self.health_port: int | None = None
         self._specs = tuple(specs)
+        for number, spec in enumerate(self._specs):
+            if missing := set(spec.after) - {before.name for before in self._specs[:number]}:
+                raise ValueError(f"process {spec.name} waits for {', '.join(sorted(missing))}, which is not before it")
         self._health = health
         self._policy = policy or RestartPolicy()
         self._tell = tell
@@ -130,13 +136,16 @@ class Supervisor:
             self._publish()
 
     def _start(self, now: float) -> None:
+        opened: set[str] = set()
         for process in self._processes:
+            if not opened.issuperset(process.spec.after):
+                continue
             process.start(now)
             for child in process.new_output:
                 self._outputs.register(child.output, selectors.EVENT_READ, (child, process.log))
             process.new_output.clear()
-            if not process.life.opened:
-                return
+            if process.life.opened:
+                opened.add(process.spec.name)
 
     def _stopped(self, now: float) -> bool:
         """Stops the last of those that are left, and says whether none is."""
