@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
 from fedloop_server.cli.telling import AS_JSON, HOME, moment, open_home, operator, tell_json
-from fedloop_server.home import CoordinatorHome
-from fedloop_server.membership.rollover import Rollover, RollStanding
+
+if TYPE_CHECKING:
+    from fedloop_server.home import CoordinatorHome
+    from fedloop_server.membership.rollover import Rollover, RollStanding
 
 __all__ = ["commands", "finish_roll", "roll", "show"]
 
@@ -88,6 +91,8 @@ def finish_roll(
 
 
 def _rollover(home: CoordinatorHome) -> Rollover:
+    from fedloop_server.membership.rollover import Rollover
+
     return Rollover(home.members(), home.notices(), home.authorities(), home.envelope_key)
 
 

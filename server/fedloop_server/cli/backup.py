@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from fedloop_core.audit import AuditAction
 from fedloop_server.cli.telling import AS_JSON, HOME, open_home, operator, tell_json
 
 if TYPE_CHECKING:
@@ -28,6 +27,7 @@ def backup(
     as_json: bool = AS_JSON,
 ) -> None:
     """Write the coordinator into one file, while it runs."""
+    from fedloop_core.audit import AuditAction
     from fedloop_server.backup import back_up
 
     coordinator = open_home(home)

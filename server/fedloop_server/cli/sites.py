@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -18,8 +19,10 @@ from fedloop_server.cli.telling import (
     tell_json,
     tell_table,
 )
-from fedloop_server.home import CoordinatorHome
-from fedloop_server.membership import SiteRecord
+
+if TYPE_CHECKING:
+    from fedloop_server.home import CoordinatorHome
+    from fedloop_server.membership import SiteRecord
 
 __all__ = ["add", "commands", "list_sites", "remove_token", "renew", "revoke", "show", "site_json", "tell_sites"]
 
@@ -116,6 +119,39 @@ def revoke(
         tell_json(site_json(record))
     else:
         print(f"Site {name} is revoked. `fedloop server site renew {name}` would invite it again, with new keys.")
+
+
+@commands.command("accept-ledger")
+def accept_ledger(
+    name: str = _NAME,
+    home: Path = HOME,
+    yes: bool = typer.Option(False, "--yes", help="Ask nothing."),
+    as_json: bool = AS_JSON,
+) -> None:
+    """Take a site back whose newer ledger is lost and whose people have accepted that.
+
+    Charges after the ledger that it has now are known to nobody: the site answers for them, and this is noted in the audit log.
+    """
+    from fedloop_core.audit import AuditAction
+
+    opened = open_home(home)
+    members = opened.members()
+    seen = members.heads.seen(name)
+    if not yes and seen is not None:
+        typer.confirm(
+            f"Site {name} showed a ledger of {seen.sequence} entries. Has it run `fedloop site ledger accept-restored`, and "
+            "may it take part with fewer?",
+            abort=True,
+        )
+    given_up = members.heads.forget(name)
+    sequence = 0 if given_up is None else given_up.sequence
+    opened.audit().record(operator(), AuditAction.OVERRIDE, name, ledger_sequence=sequence)
+    if as_json:
+        tell_json({"site": name, "given_up_sequence": sequence})
+    elif given_up is None:
+        print(f"Site {name} had shown no ledger: nothing was given up.")
+    else:
+        print(f"Entry {sequence} of {name}'s ledger is given up. Its next answer says where its ledger stands now.")
 
 
 @commands.command("remove-token")

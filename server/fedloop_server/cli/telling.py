@@ -9,12 +9,15 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
 from fedloop_core.errors import NotSetUp, UsageError
-from fedloop_server.home import CoordinatorHome
 from fedloop_server.settings import SETTINGS_FILE
+
+if TYPE_CHECKING:
+    from fedloop_server.home import CoordinatorHome
 
 __all__ = ["AS_JSON", "HOME", "Told", "moment", "open_home", "operator", "parse_seconds", "tell_json", "tell_table"]
 
@@ -32,6 +35,8 @@ def open_home(folder: Path) -> CoordinatorHome:
     Raises:
         NotSetUp: the folder holds none.
     """
+    from fedloop_server.home import CoordinatorHome  # the database's packages take a while, and `up` needs none
+
     if not (folder / SETTINGS_FILE).exists():
         raise NotSetUp(
             f"{folder.resolve()} holds no coordinator.",

@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from scipy.stats import norm, t
+from scipy.special import ndtri, stdtrit  # scipy.stats takes a second to import
 
 from fedloop_core.schema import ClassLabel, Label, RegressionLabel, SurvivalLabel
 from fedloop_server.runs.state import AnswersMeasured, ErrorsMeasured, Measured, PairsMeasured
@@ -85,7 +85,7 @@ def absolute_error(measured: Sequence[ErrorsMeasured], width: float, confidence:
     noise = sum(_noise_variance(m.noise_scale) for m in measured)
     spread = max(sum(m.squared for m in measured) / (rows * width**2) - mean**2, 0.0) + math.sqrt(noise) / rows
     variance = min(spread, mean * (1 - mean)) / (rows - 1)
-    sampling = float(t.ppf((1 + confidence) / 2, rows - 1)) * math.sqrt(variance)
+    sampling = float(stdtrit(rows - 1, (1 + confidence) / 2)) * math.sqrt(variance)
     widening = _quantile(confidence) * math.sqrt(noise * (2 * (1 - mean) ** 2 + mean**2)) / rows
     half = math.hypot(sampling, widening)
     return Estimate(mean * width, max(mean - half, 0.0) * width, min(mean + half, 1.0) * width, rows)
@@ -131,7 +131,7 @@ def _wilson(share: float, total: float, confidence: float) -> tuple[float, float
 
 
 def _quantile(confidence: float) -> float:
-    return float(norm.ppf((1 + confidence) / 2))
+    return float(ndtri((1 + confidence) / 2))
 
 
 def _noise_variance(scale: float) -> float:
