@@ -93,3 +93,19 @@ def test_the_command_is_installed(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 3
     assert "fedloop server init" in done.stderr
+
+
+def test_a_site_that_lost_its_ledger_is_taken_back(typed: Typed, tmp_path: Path) -> None:
+    from fedloop_server.home import CoordinatorHome
+    from fedloop_server.runs.heads import LedgerHead
+
+    _told(typed, *INIT)
+    _told(typed, "site", "add", "north")
+    home = CoordinatorHome(tmp_path / "c")
+    assert _told(typed, "site", "accept-ledger", "north") == {"site": "north", "given_up_sequence": 0}
+    home.members().advance_ledger_head("north", LedgerHead(7, b"x" * 32))
+    status, out = typed("site", "accept-ledger", "north", "--yes")
+    assert (status, "Entry 7" in out) == (0, True)
+    home.members().advance_ledger_head("north", LedgerHead(3, b"y" * 32))
+    assert [entry.subject for entry in home.audit().entries() if entry.action == "override"] == ["north", "north"]
+    assert typed("site", "accept-ledger", "nobody", "--yes")[0] == 2

@@ -33,6 +33,24 @@ class MemberHeads:
                 if row is not None and (known is None or head.sequence > known.sequence):
                     row.ledger_sequence, row.ledger_digest = head.sequence, head.digest
 
+    def forget(self, site: str) -> LedgerHead | None:
+        """Gives up what a site has shown, which its people answer for; its next answer sets the mark anew.
+
+        Returns what was given up, None when there was nothing.
+
+        Raises:
+            UsageError: no such site.
+        """
+        with self._database.writing() as session:
+            row = session.get(MemberRow, site)
+            if row is None:
+                raise UsageError(
+                    f"there is no site {site[:80]}.", hint="`fedloop server site list` shows those there are."
+                )
+            known = _head(row)
+            row.ledger_sequence, row.ledger_digest = None, None
+            return known
+
     def check_and_advance(self, site: str, head: LedgerHead) -> None:
         """Keeps one head that must not be behind.
 
