@@ -81,10 +81,14 @@ class Deployment:
             raise CommandFailed(f"fedloop {' '.join(arguments)} ended {done.returncode}: {done.stderr}{done.stdout}")
         return json.loads(done.stdout) if json_output else done.stdout
 
-    def begin(self) -> None:
-        """Sets the coordinator up and starts it."""
+    def program(self, of: str) -> str:  # noqa: ARG002  another installation may stand for a site's
+        """The command of the coordinator ("coordinator") or of a site."""
+        return FEDLOOP
+
+    def begin(self, public: str = "localhost") -> None:
+        """Sets the coordinator up, under the name that sites are told, and starts it."""
         self.fedloop(
-            "server", "init", "--home", str(self.home), "--name", "rehearsal", "--public", "localhost",
+            "server", "init", "--home", str(self.home), "--name", "rehearsal", "--public", public,
             "--front-port", "0", "--hub-port", "0", "--superlink-port", "0", "--health-port", "0",
         )  # fmt: skip
         self.start_server()
@@ -93,11 +97,13 @@ class Deployment:
         """Starts the coordinator's supervisor and waits until all of its processes run."""
         self._start("coordinator", self.home, "server", "up", "--home", str(self.home), "--single-user")
 
-    def add_site(self, setup: SiteSetup) -> None:
+    def add_site(self, setup: SiteSetup, *join_options: str) -> None:
         """Adds a site, joins it, writes its settings, and starts it."""
         told = self.fedloop("server", "site", "add", setup.name, "--home", str(self.home), json_output=True)
         self.site_home(setup.name).parent.mkdir(parents=True, exist_ok=True)
-        self.fedloop("site", "join", str(told["token"]), "--home", str(self.site_home(setup.name)), "--yes")
+        self.fedloop(
+            "site", "join", str(told["token"]), "--home", str(self.site_home(setup.name)), "--yes", *join_options
+        )
         _settle(self.site_home(setup.name) / "site.toml", setup)
         self.start_site(setup.name)
 
@@ -162,7 +168,7 @@ class Deployment:
         log = (self.folder / f"{of}.log").open("ab")
         with log:
             self.running[of] = subprocess.Popen(
-                [FEDLOOP, *arguments], env=self._environment(), stdout=log, stderr=subprocess.STDOUT
+                [self.program(of), *arguments], env=self._environment(), stdout=log, stderr=subprocess.STDOUT
             )
         wait_until(f"{of} is up", lambda: self._is_up(of, home))
 
