@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from fedloop_clients.cli.telling import AS_JSON, HOME, moment, operator, tell_json
+from fedloop_clients.cli.options import HOME
+from fedloop_core.commands import AS_JSON, moment, operator, tell_json
 from fedloop_core.errors import FileMissing, JoinRefused, UsageError
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ def join(
     from fedloop_clients.home import SiteHome
     from fedloop_clients.joining import join as join_now
     from fedloop_core.audit import AuditAction
+    from fedloop_core.processes.progress import at_home
 
     read = read_token(token, token_file)
     confirm = _confirmation(fingerprint, yes=yes, may_ask=not as_json and token != "-")  # noqa: S105
@@ -60,8 +62,8 @@ def join(
         where = "ahead of" if joined.skew_seconds > 0 else "behind"
         print(f"Set this machine's clock: it is {abs(joined.skew_seconds)} s {where} the coordinator's.")
     print(f"Next: name the data file under [data] in {site.settings_file}")
-    print("Then: fedloop site doctor")
-    print("Then: fedloop site up")
+    print(f"Then: fedloop site doctor{at_home(site.folder)}")
+    print(f"Then: fedloop site up{at_home(site.folder)}")
 
 
 def renew(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 from fedloop_clients.data.source import read_site_table
 from fedloop_clients.data.table import read_cells
@@ -29,7 +30,12 @@ class DataCheck:
         """See ``Check``."""
         if scene.settings() is None:
             return
-        if scene.task is None:
+        if _absent(scene.home.data_file):
+            yield problem(
+                f"{scene.home.data_file} is not there.",
+                f"Put the site's rows there, or name their file under [data] in {scene.home.settings_file}.",
+            )
+        elif scene.task is None:
             yield self._without_task(scene)
         else:
             yield self._for_task(scene, scene.task)
@@ -64,6 +70,17 @@ class DataCheck:
                 f"{said}; {ragged} rows have another number of cells and are skipped.", "Correct these rows."
             )
         return fine(f"{said}; give --task FILE to see which fit a task.")
+
+
+def _absent(path: Path) -> bool:
+    """False too where it cannot be said: reading it then says why."""
+    try:
+        path.stat()
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return False
 
 
 @dataclass(frozen=True)

@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 import json
+import os
+import shlex
 import time
 from pathlib import Path
 
 from fedloop_core.processes.roles import Roles
 
-__all__ = ["Progress"]
+__all__ = ["Progress", "at_home"]
+
+
+def at_home(folder: Path) -> str:
+    """`` --home FOLDER`` for a command that a person types next; empty where the command finds the folder by itself."""
+    folder = folder.resolve()
+    found = Path(os.environ.get("FEDLOOP_HOME") or ".").resolve()
+    if folder == found:
+        return ""
+    here = Path.cwd()
+    return f" --home {shlex.quote(str(folder.relative_to(here) if folder.is_relative_to(here) else folder))}"
 
 
 class Progress:
@@ -42,7 +54,7 @@ class Progress:
     def all_run(self) -> None:
         """When all processes run for the first time."""
         where = f"; http://{self._health[0]}:{self._health[1]}/healthz says so" if self._health else ""
-        self.tell(f"all processes run{where}. Next: {self._next_step}")
+        self.tell(f"all processes run{where}. Next: {self._next_step}{at_home(self._folder)}")
 
     def end(self) -> None:
         """When all have ended."""

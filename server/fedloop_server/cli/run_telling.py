@@ -121,7 +121,7 @@ def next_step(view: RunView) -> str:
         case "scheduled":
             return f"It starts by itself; `fedloop run stop {run}` takes it back."
         case "queued":
-            return "It waits for its turn while another run goes on: `fedloop run list`."
+            return f"It starts as soon as no other run goes on; `fedloop run watch {run}` follows it."
         case "starting" | "running":
             return f"`fedloop run watch {run}` follows it, `fedloop run stop {run}` stops it."
         case "stopping":

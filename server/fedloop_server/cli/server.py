@@ -6,10 +6,11 @@ from pathlib import Path
 
 import typer
 
+from fedloop_core.commands import AS_JSON, operator, tell_json
 from fedloop_core.errors import UsageError
 from fedloop_server.cli import authority, sites
 from fedloop_server.cli.backup import backup, restore
-from fedloop_server.cli.telling import AS_JSON, HOME, open_home, operator, tell_json
+from fedloop_server.cli.options import HOME, open_home
 from fedloop_server.cli.up import up
 from fedloop_server.settings import OwnCertificate
 
@@ -49,6 +50,7 @@ def init(
     as_json: bool = AS_JSON,
 ) -> None:
     """Set up a coordinator: authority, keys, database, server.toml. Run again, it completes what is missing."""
+    from fedloop_core.processes.progress import at_home
     from fedloop_server.founding import Wishes, found, front_fingerprint
 
     wishes = Wishes(
@@ -87,7 +89,8 @@ def init(
         f"Coordinator {settings.name} in {home.resolve()}; sites reach it at {settings.front.public}, {settings.hub.public}."
     )
     print(f"Fingerprint of its authority: {print_name}")
-    print("Next: fedloop server up, then for each institution: fedloop server site add NAME")
+    here = at_home(home)
+    print(f"Next: fedloop server up{here}, then for each institution: fedloop server site add NAME{here}")
 
 
 @commands.command()

@@ -14,8 +14,16 @@ _PACKAGES = ("fedloop", "flwr", "numpy", "onnx", "onnxruntime", "opacus", "torch
 
 
 def latest_spends(state: RunState) -> dict[str, SiteSpend]:
-    """The last that each site said of its spending, by name."""
-    return {spend.site: spend for closed in state.rounds for spend in closed.spends}
+    """The last that each site said of its spending, by name.
+
+    An answer without an evaluation says nothing of the evaluation rows, and what they have spent never falls.
+    """
+    said: dict[str, SiteSpend] = {}
+    for spend in (spend for closed in state.rounds for spend in closed.spends):
+        before = said.get(spend.site)
+        most = spend.evaluation_epsilon if before is None else max(before.evaluation_epsilon, spend.evaluation_epsilon)
+        said[spend.site] = spend.model_copy(update={"evaluation_epsilon": most})
+    return said
 
 
 def privacy_of(plan: RunPlan, state: RunState) -> PrivacyStatement:
