@@ -6,7 +6,8 @@ from pathlib import Path
 
 import typer
 
-from fedloop_clients.cli.telling import AS_JSON, HOME, tell_json
+from fedloop_clients.cli.options import HOME
+from fedloop_core.commands import AS_JSON, tell_json
 
 __all__ = ["doctor"]
 

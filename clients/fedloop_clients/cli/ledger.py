@@ -7,7 +7,8 @@ from pathlib import Path
 
 import typer
 
-from fedloop_clients.cli.telling import AS_JSON, HOME, operator, tell_json
+from fedloop_clients.cli.options import HOME
+from fedloop_core.commands import AS_JSON, operator, tell_json
 from fedloop_core.errors import UsageError
 
 __all__ = ["accept_restored", "commands", "verify"]

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from fedloop_clients.cli.telling import AS_JSON, HOME, moment, operator, tell_json
+from fedloop_clients.cli.options import HOME
+from fedloop_core.commands import AS_JSON, moment, operator, tell_json
 from fedloop_core.errors import UsageError
 
 if TYPE_CHECKING:

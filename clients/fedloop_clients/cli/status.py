@@ -6,7 +6,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedloop_clients.cli.telling import AS_JSON, HOME, Told, moment, tell_json
+from fedloop_clients.cli.options import HOME
+from fedloop_core.commands import AS_JSON, Told, moment, tell_json
 
 if TYPE_CHECKING:
     from fedloop_clients.home import SiteHome

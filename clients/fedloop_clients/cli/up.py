@@ -6,7 +6,8 @@ from pathlib import Path
 
 import typer
 
-from fedloop_clients.cli.telling import AS_JSON, HOME
+from fedloop_clients.cli.options import HOME_AS_ROOT
+from fedloop_core.commands import AS_JSON
 
 __all__ = ["up"]
 
@@ -15,7 +16,7 @@ _NO_HEALTH: bool = typer.Option(False, "--no-health", help="Open no health endpo
 
 
 def up(
-    home: Path = HOME, single_user: bool = _SINGLE_USER, no_health: bool = _NO_HEALTH, as_json: bool = AS_JSON
+    home: Path = HOME_AS_ROOT, single_user: bool = _SINGLE_USER, no_health: bool = _NO_HEALTH, as_json: bool = AS_JSON
 ) -> None:
     """Run all processes of the site until Ctrl-C or SIGTERM."""
     from fedloop_clients.home import SiteHome

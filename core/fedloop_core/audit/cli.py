@@ -21,6 +21,7 @@ from fedloop_core.audit.countersignatures import Countersigned, check_countersig
 from fedloop_core.audit.entries import AuditAction, AuditEntry
 from fedloop_core.audit.export import export_json_lines, export_syslog, selected
 from fedloop_core.audit.log import AuditLog
+from fedloop_core.commands import as_owner
 from fedloop_core.errors import NotSetUp, StorageError, UsageError
 from fedloop_core.keys import VerifyingKey
 
@@ -28,7 +29,9 @@ __all__ = ["Form", "commands", "export", "show", "verify"]
 
 commands = typer.Typer(no_args_is_help=True, suggest_commands=False, add_completion=False)
 
-_HOME = typer.Option(Path(), "--home", envvar="FEDLOOP_HOME", help="Folder of the coordinator or the site.")
+_HOME = typer.Option(
+    Path(), "--home", envvar="FEDLOOP_HOME", help="Folder of the coordinator or the site.", callback=as_owner
+)
 _SINCE = typer.Option("", "--since", help="Only from then on: 2026-03-31, 2026-03-31T12:00, or back from now: 24h, 7d.")
 _ACTION = typer.Option([], "--action", help="Only this action; give it several times for several.")
 _JSON = typer.Option(False, "--json", help="Print JSON instead of sentences.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import grp
 import os
 import pwd
@@ -149,15 +150,35 @@ def _numbers(user: str | None, group: str | None) -> tuple[int, int]:
 def become_owner(home: Path) -> None:
     """For commands that root gives: go on as the user whose home it is, so that no file in it becomes root's.
 
-    Nothing happens for ordinary users, for homes of root, and where no keys are yet. There is no way back in this process.
+    That is the owner of the folder, or, in a folder of root, of the keys in it; for ordinary users nothing happens. There is
+    no way back in this process.
+
+    Raises:
+        NotSetUp: that user cannot run this installation.
     """
-    keys = home / "keys"
-    if not as_root() or keys.is_symlink() or not keys.is_dir():
+    if not as_root() or not home.is_dir():
         return
-    owner = keys.stat()
-    if owner.st_uid == 0:
+    keys, found = home / "keys", home.stat()
+    if found.st_uid == 0 and keys.is_dir() and not keys.is_symlink():
+        found = keys.stat()
+    if found.st_uid == 0:
         return
-    name = pwd.getpwuid(owner.st_uid).pw_name
-    os.initgroups(name, owner.st_gid)
-    os.setgid(owner.st_gid)
-    os.setuid(owner.st_uid)
+    who = _known(found.st_uid) or Account(f"number {found.st_uid}", found.st_uid, found.st_gid or found.st_uid, ())
+    program = Path(sys.executable).resolve()
+    closed = _closed_to(who, program)
+    if closed is not None:
+        raise NotSetUp(
+            f"{home} belongs to user {who.name}, who cannot run {program}: {closed} is closed to it.",
+            hint="Install fedloop where all users can read it, such as /opt/fedloop.",
+        )
+    os.environ.setdefault("LOGNAME", getpass.getuser())  # who acts is still who gave the command
+    os.setgroups(who.groups)
+    os.setresgid(who.gid, who.gid, who.gid)
+    os.setresuid(who.uid, who.uid, who.uid)
+
+
+def _known(uid: int) -> Account | None:
+    try:
+        return account(pwd.getpwuid(uid).pw_name)
+    except KeyError:
+        return None

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from fedloop_server.cli.telling import AS_JSON, HOME, moment, open_home, operator, tell_json
+from fedloop_core.commands import AS_JSON, moment, operator, tell_json
+from fedloop_server.cli.options import HOME, open_home
 
 if TYPE_CHECKING:
     from fedloop_server.home import CoordinatorHome

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from fedloop_server.cli.telling import AS_JSON, HOME, open_home, operator, tell_json
+from fedloop_core.commands import AS_JSON, operator, tell_json
+from fedloop_server.cli.options import HOME_AS_ROOT, open_home
 
 if TYPE_CHECKING:
     from fedloop_server.backup.writing import Progress
@@ -22,7 +23,7 @@ __all__ = ["backup", "restore"]
 
 def backup(
     file: Path = typer.Argument(help="File to write; it must not be there."),
-    home: Path = HOME,
+    home: Path = HOME_AS_ROOT,
     without_keys: bool = typer.Option(False, "--without-keys", help="Leave private keys out; keep them elsewhere."),
     as_json: bool = AS_JSON,
 ) -> None:

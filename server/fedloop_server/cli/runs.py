@@ -10,7 +10,6 @@ With ``--json`` every command prints one JSON object (``watch`` and ``logs --fol
 from __future__ import annotations
 
 import datetime as dt
-import getpass
 import json
 import socket
 from collections.abc import Iterator, Sequence
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fedloop_core.commands import as_owner, operator
 from fedloop_core.errors import FedloopError, NotSetUp, RunCancelled, RunError, UsageError
 
 if TYPE_CHECKING:
@@ -32,7 +32,9 @@ __all__ = ["commands", "compare", "list_", "logs", "resume", "show", "start", "s
 
 commands = typer.Typer(no_args_is_help=True, suggest_commands=False, add_completion=False)
 
-HomeOption = Annotated[Path, typer.Option("--home", envvar="FEDLOOP_HOME", help="Folder of the coordinator.")]
+HomeOption = Annotated[
+    Path, typer.Option("--home", envvar="FEDLOOP_HOME", help="The coordinator's folder.", callback=as_owner)
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of sentences.")]
 RunArgument = Annotated[str, typer.Argument(help="Name of the run, or how it begins.")]
 _HERE = Path()
@@ -86,7 +88,7 @@ def start(
             found = dry_run(plan, members, not_before=request.not_before, every_seconds=request.every_seconds)
             _say(found.model_dump_json() if as_json else dry_run_tables(found))
             return
-        submit(coordinator, queue, plan, request, audit=coordinator.audit(), actor=_actor())
+        submit(coordinator, queue, plan, request, audit=coordinator.audit(), actor=operator())
     _told(home, plan.run_id, as_json=as_json and not watch_it)
     if watch_it:
         watch(plan.run_id, home, as_json=as_json)
@@ -168,7 +170,7 @@ def stop(run: RunArgument, home: HomeOption = _HERE, as_json: JsonOption = False
     with _office(home) as (coordinator, queue):
         name = _queued_name(coordinator, queue, run)
         queue.wish_stop(name)
-        coordinator.audit().record(_actor(), AuditAction.RUN_STOPPED, name)
+        coordinator.audit().record(operator(), AuditAction.RUN_STOPPED, name)
     _told(home, name, as_json=as_json)
 
 
@@ -180,7 +182,7 @@ def resume(run: RunArgument, home: HomeOption = _HERE, as_json: JsonOption = Fal
     with _office(home) as (coordinator, queue):
         name = _queued_name(coordinator, queue, run)
         queue.wish_resume(name)
-        coordinator.audit().record(_actor(), AuditAction.RUN_RESUMED, name)
+        coordinator.audit().record(operator(), AuditAction.RUN_RESUMED, name)
     _told(home, name, as_json=as_json)
 
 
@@ -353,10 +355,6 @@ def _line(event: Event) -> str:
 
     at = getattr(event, "unix", None)
     return f"{moment(at) if at is not None else ' ' * 16}  {sentence_of(event)}"
-
-
-def _actor() -> str:
-    return f"operator:{getpass.getuser()}"
 
 
 def _say(what: object) -> None:

@@ -8,17 +8,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from fedloop_server.cli.telling import (
-    AS_JSON,
-    HOME,
-    Told,
-    moment,
-    open_home,
-    operator,
-    parse_seconds,
-    tell_json,
-    tell_table,
-)
+from fedloop_core.commands import AS_JSON, Told, moment, operator, tell_json, tell_table
+from fedloop_server.cli.options import HOME, open_home, parse_seconds
 
 if TYPE_CHECKING:
     from fedloop_server.home import CoordinatorHome

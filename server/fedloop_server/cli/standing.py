@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from sqlalchemy import select
 
+from fedloop_core.commands import Told, moment, tell_table
 from fedloop_core.processes import ProcessStatus, read_status
 from fedloop_server.cli.sites import site_json, tell_sites
-from fedloop_server.cli.telling import Told, moment, tell_table
 from fedloop_server.home import CoordinatorHome
 from fedloop_server.manager.tables import QueuedRunRow
 from fedloop_server.membership import SiteRecord

@@ -6,13 +6,14 @@ from pathlib import Path
 
 import typer
 
-from fedloop_server.cli.telling import AS_JSON, HOME
+from fedloop_core.commands import AS_JSON
+from fedloop_server.cli.options import HOME_AS_ROOT
 
 __all__ = ["up"]
 
 
 def up(
-    home: Path = HOME,
+    home: Path = HOME_AS_ROOT,
     single_user: bool = typer.Option(False, "--single-user", help="As root: run all processes as root all the same."),
     no_health: bool = typer.Option(False, "--no-health", help="Open no health endpoint."),
     as_json: bool = AS_JSON,

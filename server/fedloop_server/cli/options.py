@@ -1,30 +1,27 @@
-"""What the commands share: the home, who acts, times and durations as people write them."""
+"""Which coordinator a command is about, and durations as people write them."""
 
 from __future__ import annotations
 
-import datetime as dt
-import getpass
-import json
-import os
 import re
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
+from fedloop_core.commands import as_owner
 from fedloop_core.errors import NotSetUp, UsageError
 from fedloop_server.settings import SETTINGS_FILE
 
 if TYPE_CHECKING:
     from fedloop_server.home import CoordinatorHome
 
-__all__ = ["AS_JSON", "HOME", "Told", "moment", "open_home", "operator", "parse_seconds", "tell_json", "tell_table"]
+__all__ = ["HOME", "HOME_AS_ROOT", "open_home", "parse_seconds"]
 
-Told = Mapping[str, object]
+_HELP = "The coordinator's folder."
 
-HOME: Path = typer.Option(Path(), "--home", envvar="FEDLOOP_HOME", help="The coordinator's folder.")
-AS_JSON: bool = typer.Option(False, "--json", help="Print JSON instead of sentences.")
+HOME: Path = typer.Option(Path(), "--home", envvar="FEDLOOP_HOME", help=_HELP, callback=as_owner)
+HOME_AS_ROOT: Path = typer.Option(Path(), "--home", envvar="FEDLOOP_HOME", help=_HELP)
+"""For commands that start processes as users of their own, or read what belongs to several."""
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
 
@@ -45,16 +42,6 @@ def open_home(folder: Path) -> CoordinatorHome:
     return CoordinatorHome(folder)
 
 
-def operator() -> str:
-    """Who acts, for the audit log: the person behind sudo, where there is one."""
-    return f"operator:{os.environ.get('SUDO_USER') or getpass.getuser()}"
-
-
-def moment(unix: int) -> str:
-    """A Unix time in UTC, for people."""
-    return dt.datetime.fromtimestamp(unix, dt.UTC).strftime("%Y-%m-%d %H:%M UTC") if unix else "never"
-
-
 def parse_seconds(text: str) -> int:
     """Seconds of ``7d``, ``12h``, ``30m``.
 
@@ -66,15 +53,3 @@ def parse_seconds(text: str) -> int:
     if not 60 <= seconds <= 366 * 86_400:
         raise UsageError(f"{text!r} is no time between a minute and a year.", hint="Write 7d, 12h or 30m.")
     return seconds
-
-
-def tell_json(told: Told) -> None:
-    """Prints one line of JSON."""
-    print(json.dumps(told))
-
-
-def tell_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Prints columns."""
-    widths = [max(len(row[at]) for row in (head, *rows)) for at in range(len(head))]
-    for row in (head, *rows):
-        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
