@@ -27,6 +27,7 @@ from fedloop_clients.notices import AuthoritiesTrusted, NoticeTaken, RunCalledOf
 from fedloop_clients.outbox import KeptResult, KnownRun, Outbox
 from fedloop_clients.policy import SiteConfig
 from fedloop_clients.privacy.ledger import Ledger
+from fedloop_clients.training.devices import DevicePool
 from fedloop_clients.work import RESULTS, SiteWork
 from fedloop_core.arrays import NamedArrays, digest
 from fedloop_core.audit import AuditAction
@@ -70,6 +71,7 @@ class SiteDaemon:
         controls: what a person at the site may change meanwhile; none in a rehearsal.
         protocol: the generation of messages that this side speaks.
         board: where it shows what it does.
+        devices: where models are trained; the CPU when there are none.
     """
 
     def __init__(
@@ -86,6 +88,7 @@ class SiteDaemon:
         controls: SiteControls | None = None,
         protocol: int = PROTOCOL,
         board: ActivityBoard | None = None,
+        devices: DevicePool | None = None,
     ) -> None:
         self._config = config
         self._rows = rows
@@ -104,7 +107,7 @@ class SiteDaemon:
         self._cancellations = Cancellations(outbox)
         self._guard = LedgerGuard(self._controls.guard, config.site, ledger, clock)
         self._admission = Admission(config.site, self._controls, self._guard, outbox, coordinator_key.key_id)
-        self._work = SiteWork(config.site, self._controls.policy, ledger, noise)
+        self._work = SiteWork(config.site, self._controls.policy, ledger, noise, devices)
 
     @property
     def site(self) -> str:
@@ -190,6 +193,8 @@ class SiteDaemon:
         if not ended:
             self._cancellations.end_all()
             ended = self._lock.acquire(timeout=_LAST_STEP_SECONDS)
+        if ended:
+            self._work.close()
         return ended  # the lock is kept: whoever asks now waits until the process is gone
 
     def add_feedback(self, rows: Dataset, evaluation_share: float) -> FeedbackAdded:

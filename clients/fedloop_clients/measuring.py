@@ -14,6 +14,7 @@ from fedloop_clients.evaluation import exact_scores, noised_scores, one_row_per_
 from fedloop_clients.privacy.charges import NonPrivateCharge
 from fedloop_clients.privacy.planning import PrivacyPlan
 from fedloop_clients.randomness import SiteNoise
+from fedloop_clients.training.devices import DevicePool
 from fedloop_clients.training.newton import log_odds
 from fedloop_clients.training.trainer import LocalTrainer
 from fedloop_core.arrays import NamedArrays
@@ -36,25 +37,39 @@ _ROW_CHOICES = {EVALUATION_ROWS_ORIGINAL: RowChoice.ORIGINAL, EVALUATION_ROWS_FE
 
 
 class WarmTrainers:
-    """Models of the tasks seen last, built once."""
+    """Models of the tasks seen last, built once.
 
-    def __init__(self) -> None:
+    Args:
+        devices: where they are trained.
+    """
+
+    def __init__(self, devices: DevicePool) -> None:
+        self._devices = devices
         self._trainers: OrderedDict[bytes, LocalTrainer] = OrderedDict()
 
     def of(self, context: RunContext) -> LocalTrainer:
-        """The task's trainer.
+        """The task's trainer; asked for before a round is charged, it finds out whether there is a device for it.
 
         Raises:
+            SettingsInvalid: site.toml names a device that is not there.
+            DeviceLost: none of those that site.toml names is left.
             UsageError: the task is not trained by federated averaging.
             PrivacyParameterInvalid: the task is private and its model mixes the rows of a batch.
         """
+        self._devices.left()
         trainer = self._trainers.get(context.task_digest)
         if trainer is None:
-            trainer = self._trainers[context.task_digest] = LocalTrainer(context.task)
+            trainer = self._trainers[context.task_digest] = LocalTrainer(context.task, self._devices)
             if len(self._trainers) > _MODELS_KEPT:
-                self._trainers.popitem(last=False)
+                _, oldest = self._trainers.popitem(last=False)
+                oldest.close()
         self._trainers.move_to_end(context.task_digest)
         return trainer
+
+    def close(self) -> None:
+        """Ends what they started; they can be used again."""
+        for trainer in self._trainers.values():
+            trainer.close()
 
 
 class SiteEvaluations:

@@ -21,6 +21,7 @@ from fedloop_clients.privacy.mechanisms import noised_counts
 from fedloop_clients.privacy.planning import count_charge
 from fedloop_clients.randomness import SiteNoise
 from fedloop_clients.statistics import exact_moments, noised_moments
+from fedloop_clients.training.devices import DevicePool
 from fedloop_clients.training.newton import sum_derivatives
 from fedloop_clients.training.rows import UnitIndex
 from fedloop_clients.training.watching import TrainingWatch
@@ -70,16 +71,28 @@ class SiteWork:
         policy: the site's policy as it is when it is called.
         ledger: what pays.
         noise: the site's source.
+        devices: where models are trained; the CPU when there are none.
     """
 
-    def __init__(self, site: str, policy: Callable[[], SitePolicy], ledger: Ledger, noise: NoiseSource) -> None:
+    def __init__(
+        self,
+        site: str,
+        policy: Callable[[], SitePolicy],
+        ledger: Ledger,
+        noise: NoiseSource,
+        devices: DevicePool | None = None,
+    ) -> None:
         self._site = site
         self._policy = policy
         self._ledger = ledger
         self._noise = SiteNoise(site, noise)
-        self._trainers = WarmTrainers()
+        self._trainers = WarmTrainers(devices or DevicePool.cpu())
         self._evaluations = SiteEvaluations(self._noise, self._trainers)
         self._software = version("fedloop")
+
+    def close(self) -> None:
+        """Ends the processes that trained."""
+        self._trainers.close()
 
     def perform(
         self, context: RunContext, instruction: Instruction, arrays: NamedArrays, watch: TrainingWatch
@@ -174,6 +187,7 @@ class SiteWork:
             DataGateFailed: the data gate refuses the training rows.
             BudgetExhausted: the run or a block cannot pay for the round.
             UpdateRefused: the arrays do not fit the model, or training gave weights that are not finite.
+            DeviceLost: no device is left to train on; what was charged stays so.
         """
         self._verdict(context).require(self._site)
         charges = RunCharges(self._ledger, context)

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import ValidationError
-
-from fedloop_clients.doctor.devices import Devices
 from fedloop_clients.doctor.finding import Finding, fine, problem, warning
 from fedloop_clients.doctor.scene import Scene
+from fedloop_clients.training.seeing import see_devices
+from fedloop_clients.training.seen import Devices
 
 __all__ = ["DevicesCheck"]
 
-_SECONDS = 60.0
 _MIB = 1 << 20
 _LITTLE = 0.25
 _DRIVER = Path("/proc/driver/nvidia/version")
@@ -32,7 +28,7 @@ class DevicesCheck:
         """See ``Check``."""
         settings = scene.settings()
         chosen = "auto" if settings is None else settings.compute.devices
-        devices = _probe()
+        devices = see_devices()
         if devices.error:
             yield problem(f"torch does not work here: {devices.error}.", "Run: pip install 'fedloop[site]'")
             return
@@ -54,7 +50,9 @@ class DevicesCheck:
             if chosen != "auto" and f"cuda:{at}" not in wanted:
                 continue
             said = f"cuda:{at} is {gpu.name}, {gpu.free // _MIB} of {gpu.total // _MIB} MiB free"
-            if gpu.free < _LITTLE * gpu.total:
+            if gpu.trouble:
+                yield problem(f"cuda:{at} does not work: {gpu.trouble}.", "Repair it, or choose others in [compute].")
+            elif gpu.free < _LITTLE * gpu.total:
                 yield warning(f"{said}: another program uses it.", "End it, or choose other devices in [compute].")
             else:
                 yield fine(f"{said}.")
@@ -66,14 +64,3 @@ def _why(devices: Devices) -> str:
         return f" torch {devices.torch} was built without CUDA."
     said = devices.warnings[0].splitlines()[0][:300] if devices.warnings else ""
     return f" torch {devices.torch} is for CUDA {devices.cuda}. {said}".rstrip()
-
-
-def _probe() -> Devices:
-    command = [sys.executable, "-m", "fedloop_clients.doctor.probe"]
-    try:
-        ended = subprocess.run(command, capture_output=True, timeout=_SECONDS, check=False)  # noqa: S603  our own module
-        return Devices.model_validate_json(ended.stdout)
-    except subprocess.TimeoutExpired:
-        return Devices(error=f"no answer within {_SECONDS:.0f} s")
-    except (OSError, ValidationError):
-        return Devices(error="its process ended")

@@ -17,6 +17,7 @@ from fedloop_clients.outbox import Outbox
 from fedloop_clients.privacy.ledger import Ledger
 from fedloop_clients.service.rows import FileRows
 from fedloop_clients.service.rules import WatchedPolicy
+from fedloop_clients.training.devices import DevicePool
 from fedloop_core.arrays import digest
 from fedloop_core.errors import FedloopError, SettingsInvalid
 from fedloop_core.federation.answers import sign_answer
@@ -125,4 +126,5 @@ class HomeDaemon:
             signing_key=self.signing,
             controls=controls,
             board=self.board,
+            devices=DevicePool.of_settings(settings.compute),
         )

@@ -7,6 +7,8 @@ is computed in several parts is never mixed with the next.
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -14,9 +16,14 @@ from opacus import GradSampleModule
 from opacus.optimizers import DPOptimizer
 from torch import Tensor, nn
 
-from fedloop_core.noise import NoiseSource
+__all__ = ["GaussianSource", "NoisyOptimizer", "forget_batch", "physical_batches", "private_module"]
 
-__all__ = ["NoisyOptimizer", "physical_batches", "private_module"]
+
+class GaussianSource(Protocol):
+    """Where noise comes from: a ``NoiseSource``, or what another process drew from one."""
+
+    def normal(self, shape: tuple[int, ...], deviation: float) -> NDArray[np.float64]:
+        """Gaussian noise."""
 
 
 class NoisyOptimizer(DPOptimizer):  # type: ignore[misc]  # Opacus ships no types
@@ -35,7 +42,7 @@ class NoisyOptimizer(DPOptimizer):  # type: ignore[misc]  # Opacus ships no type
         self,
         optimizer: torch.optim.Optimizer,
         *,
-        noise: NoiseSource,
+        noise: GaussianSource,
         noise_multiplier: float,
         clipping_norm: float,
         expected_batch_size: float,
@@ -59,11 +66,11 @@ class NoisyOptimizer(DPOptimizer):  # type: ignore[misc]  # Opacus ships no type
         """
         if units == 0:
             for parameter in self.params:
-                parameter.grad_sample = torch.zeros((0, *parameter.shape), dtype=parameter.dtype)
+                parameter.grad_sample = parameter.new_zeros((0, *parameter.shape))
         else:
             self._zero_nonfinite()
             if len(owners) != units:
-                self._average_by_unit(torch.from_numpy(owners), units)
+                self._average_by_unit(torch.from_numpy(owners).to(self.params[0].device), units)
                 self._zero_nonfinite()  # finite rows of one unit may overflow together
         self.clip_and_accumulate()
         for parameter in self.params:
@@ -85,7 +92,24 @@ class NoisyOptimizer(DPOptimizer):  # type: ignore[misc]  # Opacus ships no type
         deviation = self.noise_multiplier * self.max_grad_norm
         for parameter in self.params:
             noise = torch.from_numpy(self._noise.normal(tuple(parameter.shape), deviation))
-            parameter.grad = (parameter.summed_grad.double() + noise).to(parameter.dtype)
+            parameter.grad = (parameter.summed_grad.double() + noise.to(parameter.device)).to(parameter.dtype)
+
+    def sum_of_rows(self) -> list[Tensor]:
+        """The sum of the rows' gradients, those that are not finite zeroed; they are forgotten.
+
+        For one unit whose rows do not fit the memory together: see ``accumulate_mean``.
+        """
+        self._zero_nonfinite()
+        sums = [parameter.grad_sample.sum(dim=0) for parameter in self.params]
+        for parameter in self.params:
+            parameter.grad_sample = None
+        return sums
+
+    def accumulate_mean(self, sums: list[Tensor], rows: int) -> None:
+        """Clips and adds the mean gradient of one unit, from sums over its rows."""
+        for parameter, total in zip(self.params, sums, strict=True):
+            parameter.grad_sample = (total / rows).unsqueeze(0)
+        self.accumulate(np.zeros(1, dtype=np.int64), 1)
 
     def _zero_nonfinite(self) -> None:
         """Zeroes and counts the gradients, of rows or of units, that hold a value which is not finite."""
@@ -102,7 +126,7 @@ class NoisyOptimizer(DPOptimizer):  # type: ignore[misc]  # Opacus ships no type
     def _average_by_unit(self, owners: Tensor, units: int) -> None:
         rows = torch.bincount(owners, minlength=units)
         for parameter in self.params:
-            total = torch.zeros((units, *parameter.shape), dtype=parameter.dtype)
+            total = parameter.new_zeros((units, *parameter.shape))
             total.index_add_(0, owners, parameter.grad_sample)
             parameter.grad_sample = total / rows.view(-1, *[1] * parameter.dim())
 
@@ -128,3 +152,18 @@ def physical_batches(units: NDArray[np.int64], rows: NDArray[np.int64], size: in
 def private_module(backbone: nn.Module) -> GradSampleModule:
     """The backbone with hooks that keep each row's gradient of a *summed* loss."""
     return GradSampleModule(backbone, loss_reduction="sum", strict=False)
+
+
+def forget_batch(module: GradSampleModule) -> None:
+    """Forgets what a batch left behind that broke off: Opacus' hooks would take it for a part of the next one."""
+    for part in module.modules():
+        if hasattr(part, "activations"):
+            part.activations = []
+        if hasattr(part, "max_batch_len"):
+            del part.max_batch_len
+    for parameter in module.parameters():
+        if hasattr(parameter, "_current_grad_sample"):
+            del parameter._current_grad_sample  # noqa: SLF001  Opacus' own, without another way
+        if hasattr(parameter, "_forward_counter"):
+            parameter._forward_counter = 0  # noqa: SLF001
+        parameter.grad = parameter.grad_sample = parameter.summed_grad = None

@@ -14,7 +14,7 @@ from fedloop_core.dataset import Dataset
 from fedloop_core.encoding import Inputs
 from fedloop_core.models import TaskModel
 
-__all__ = ["PreparedRows", "UnitIndex", "prepare", "raw_tensors", "shuffled_batches"]
+__all__ = ["PreparedRows", "TrainingRows", "UnitIndex", "prepare", "raw_tensors", "shuffled_batches"]
 
 
 @dataclass(frozen=True)
@@ -61,6 +61,14 @@ class UnitIndex:
             return units, units
         spans = [self.rows[self.starts[unit] : self.starts[unit + 1]] for unit in units]
         return np.concatenate(spans), np.repeat(np.arange(len(units)), [len(span) for span in spans])
+
+
+@dataclass(frozen=True)
+class TrainingRows:
+    """A site's training rows, and whose they are."""
+
+    prepared: PreparedRows
+    units: UnitIndex
 
 
 def raw_tensors(inputs: Inputs) -> tuple[Tensor, ...]:

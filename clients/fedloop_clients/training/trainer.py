@@ -7,8 +7,6 @@ so that a round that is repeated after a crash gives the same update.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,21 +14,22 @@ import torch
 from numpy.typing import NDArray
 from opacus import GradSampleModule
 from torch import Tensor
-from torch.optim.sgd import sgd
 
 from fedloop_clients.statistics import own_scaler
-from fedloop_clients.training.dpsgd import NoisyOptimizer, physical_batches, private_module
+from fedloop_clients.training.devices import DevicePool
+from fedloop_clients.training.dpsgd import NoisyOptimizer, forget_batch, physical_batches
 from fedloop_clients.training.isolation import require_isolated_rows
-from fedloop_clients.training.rows import PreparedRows, UnitIndex, prepare, raw_tensors, shuffled_batches
+from fedloop_clients.training.network import Descent, Network, seeded
+from fedloop_clients.training.parallel import DeviceRounds
+from fedloop_clients.training.rounds import PlainRound, PrivateRound, Trained
+from fedloop_clients.training.rows import TrainingRows, UnitIndex, prepare, raw_tensors, shuffled_batches
 from fedloop_clients.training.watching import TrainingWatch, Unwatched
-from fedloop_core.arrays import ArraySpec, NamedArrays
+from fedloop_core.arrays import NamedArrays
 from fedloop_core.dataset import Dataset
 from fedloop_core.errors import TooFewRows, UpdateRefused, UsageError
-from fedloop_core.models import TaskModel, build_model, cox_loss, per_row_loss
 from fedloop_core.noise import NoiseSource
 from fedloop_core.scaling import SCALER_DEVIATION, SCALER_MEAN, Scaler
-from fedloop_core.schema import SurvivalLabel
-from fedloop_core.task.document import CustomModel, FederatedAveraging, Task
+from fedloop_core.task.document import Task
 
 __all__ = ["LocalResult", "LocalTrainer"]
 
@@ -55,15 +54,18 @@ class LocalResult:
 class _Cached:
     rows: Dataset
     key: bytes
-    prepared: PreparedRows
-    units: UnitIndex
+    prepared: TrainingRows
 
 
 class LocalTrainer:
-    """One task's model, built once and kept warm.
+    """One task's model, built once and kept warm, with its rows, on the site's devices.
+
+    On the CPU alone training runs in this process. On other devices it runs in a process for each: see ``DeviceRounds``.
+    Evaluation runs here in both cases.
 
     Args:
         task: one that is trained by federated averaging.
+        devices: where it is trained.
 
     Raises:
         UsageError: the task is trained otherwise.
@@ -71,24 +73,17 @@ class LocalTrainer:
         PrivacyParameterInvalid: the task is private and its model mixes the rows of a batch.
     """
 
-    def __init__(self, task: Task) -> None:
-        if not isinstance(task.training, FederatedAveraging):
-            raise UsageError(f"task {task.name!r} is not trained by federated averaging.")
+    def __init__(self, task: Task, devices: DevicePool | None = None) -> None:
         self._task = task
-        self._training = task.training
-        self._model: TaskModel = build_model(task)
-        self._model.train()
-        trainable = self._model.trainable_arrays()
-        self._spec = ArraySpec.of(trainable)
-        self._parameters: list[Tensor] = [self._model.get_parameter(name) for name in trainable]
-        self._backbone, self._postprocessing = self._model.backbone, self._model.postprocessing
+        self._network = Network(task)
+        self._model = self._network.model
         self._schema = task.feature_schema
-        self._random_layers = isinstance(task.model, CustomModel)
         self._private: GradSampleModule | None = None
         self._cached: _Cached | None = None
         if task.privacy.private:
             require_isolated_rows(self._model, self._schema)
-            self._private = private_module(self._model.backbone)
+            self._private = self._network.make_private()
+        self._rounds = DeviceRounds(self._network, devices or DevicePool.cpu())
 
     def train(self, arrays: NamedArrays, rows: Dataset, seed: int, watch: TrainingWatch = _UNWATCHED) -> LocalResult:
         """Plain stochastic gradient descent over shuffled batches.
@@ -102,32 +97,11 @@ class LocalTrainer:
         Raises:
             TooFewRows: there is no row.
             UpdateRefused: arrays that do not fit the model, or an update that is not finite.
+            DeviceLost: no device is left to train on.
         """
         start = self._load(arrays)
-        cached = self._prepared(rows, arrays)
-        with _seeded(seed, needed=self._random_layers):
-            settings, parameters = self._training, self._parameters
-            buffers: list[Tensor | None] = [None] * len(parameters)
-            batches = shuffled_batches(len(rows), settings.batch_size, settings.local_steps, seed)
-            for step, places in enumerate(batches, 1):
-                watch.at_step(step, settings.local_steps)
-                loss = self._mean_loss(cached.prepared.take(places))
-                gradients = list(torch.autograd.grad(loss, parameters))
-                with torch.no_grad():
-                    self._pull_to(start, gradients)
-                    sgd(
-                        parameters,
-                        gradients,
-                        buffers,
-                        foreach=True,
-                        weight_decay=settings.weight_decay,
-                        momentum=settings.momentum,
-                        lr=settings.learning_rate,
-                        dampening=0.0,
-                        nesterov=False,
-                        maximize=False,
-                    )
-        return LocalResult(self._update(start), settings.local_steps)
+        asked = PlainRound(start, self._prepared(rows, arrays), seed)
+        return self._result(start, self._rounds.plain(asked, self._train_here, watch))
 
     def train_privately(
         self,
@@ -156,32 +130,26 @@ class LocalTrainer:
             TooFewRows: there is no row.
             UpdateRefused: arrays that do not fit the model, or an update that is not finite.
             UsageError: the task is not private.
+            DeviceLost: no device is left to train on.
         """
         if self._private is None:
             raise UsageError(f"task {self._task.name!r} is not private.")
         start = self._load(arrays)
-        cached = self._prepared(rows, arrays)
-        sampling, gaussian = noise.derive("sampling"), noise.derive("gradients")
-        optimizer = NoisyOptimizer(
-            self._optimizer(),
-            noise=gaussian,
+        asked = PrivateRound(
+            start,
+            self._prepared(rows, arrays),
             noise_multiplier=noise_multiplier,
-            clipping_norm=self._task.privacy.clipping_norm,
+            rate=rate,
             expected_batch_size=expected_batch_size,
+            sampling=noise.derive("sampling"),
+            gaussian=noise.derive("gradients"),
+            layer_seed=noise.seed_for("layers"),
         )
-        empty = 0
-        with _seeded(noise.seed_for("layers"), needed=self._random_layers), warnings.catch_warnings():
-            # Rows need no gradient, so torch says of Opacus' hooks that they see gradients of outputs alone: as meant.
-            warnings.filterwarnings("ignore", "Full backward hook is firing", UserWarning)
-            for step in range(1, self._training.local_steps + 1):
-                watch.at_step(step, self._training.local_steps)
-                units = sampling.poisson_sample(len(cached.units), rate)
-                empty += int(len(units) == 0)
-                self._accumulate(optimizer, self._private, cached, units, watch)
-                optimizer.noisy_mean()
-                self._pull_to(start, [parameter.grad for parameter in optimizer.params])
-                optimizer.descend()
-        return LocalResult(self._update(start), self._training.local_steps, empty, optimizer.nonfinite_gradients)
+        return self._result(start, self._rounds.private(asked, self._train_privately_here, watch))
+
+    def close(self) -> None:
+        """Ends the processes of devices; a later round starts them anew."""
+        self._rounds.close()
 
     def outputs(self, arrays: NamedArrays, rows: Dataset, scaler_rows: Dataset) -> NDArray[np.float32]:
         """The model's outputs for rows: float32 ``[rows, outputs]``.
@@ -203,63 +171,76 @@ class LocalTrainer:
         self._model.train()
         return outputs.numpy()
 
+    def _train_here(self, asked: PlainRound, watch: TrainingWatch) -> Trained:
+        network, settings = self._network, self._network.training
+        with seeded(asked.seed, needed=network.random_layers):
+            descent = Descent(network, asked.start)
+            batches = shuffled_batches(
+                len(asked.rows.prepared.labels), settings.batch_size, settings.local_steps, asked.seed
+            )
+            for step, places in enumerate(batches, 1):
+                watch.at_step(step, settings.local_steps)
+                loss = network.mean_loss(asked.rows.prepared.take(places))
+                descent.step(list(torch.autograd.grad(loss, network.parameters)))
+        return Trained(network.parameters)
+
+    def _train_privately_here(self, asked: PrivateRound, watch: TrainingWatch) -> Trained:
+        network, module = self._network, self._network.make_private()
+        forget_batch(module)
+        steps = network.training.local_steps
+        optimizer = network.noisy_optimizer(asked.gaussian, asked.noise_multiplier, asked.expected_batch_size)
+        empty = 0
+        with seeded(asked.layer_seed, needed=network.random_layers), warnings.catch_warnings():
+            # Rows need no gradient, so torch says of Opacus' hooks that they see gradients of outputs alone: as meant.
+            warnings.filterwarnings("ignore", "Full backward hook is firing", UserWarning)
+            for step in range(1, steps + 1):
+                watch.at_step(step, steps)
+                units = asked.sampling.poisson_sample(len(asked.rows.units), asked.rate)
+                empty += int(len(units) == 0)
+                self._accumulate(optimizer, module, asked.rows, units, watch)
+                optimizer.noisy_mean()
+                network.pull_to(asked.start, [parameter.grad for parameter in optimizer.params])
+                optimizer.descend()
+        return Trained(network.parameters, empty, optimizer.nonfinite_gradients)
+
     def _accumulate(
         self,
         optimizer: NoisyOptimizer,
         module: GradSampleModule,
-        cached: _Cached,
+        rows: TrainingRows,
         units: NDArray[np.int64],
         watch: TrainingWatch,
     ) -> None:
-        for part in physical_batches(units, cached.units.sizes[units], self._training.physical_batch_size):
-            places, owners = cached.units.rows_of(part)
+        network = self._network
+        for part in physical_batches(units, rows.units.sizes[units], network.training.physical_batch_size):
+            places, owners = rows.units.rows_of(part)
             if len(part):
-                batch = cached.prepared.take(torch.from_numpy(places))
-                outputs = self._postprocessing(module(*batch.inputs))
-                per_row_loss(self._task, outputs, batch.labels).sum().backward()  # type: ignore[no-untyped-call]
+                batch = rows.prepared.take(torch.from_numpy(places))
+                network.summed_loss(batch, module).backward()  # type: ignore[no-untyped-call]
             optimizer.accumulate(owners, len(part))
             watch.between_batches()
-
-    def _mean_loss(self, batch: PreparedRows) -> Tensor:
-        outputs = self._postprocessing(self._backbone(*batch.inputs))
-        if isinstance(self._task.label, SurvivalLabel):
-            return cox_loss(outputs, batch.labels)
-        return per_row_loss(self._task, outputs, batch.labels).mean()
-
-    def _optimizer(self) -> torch.optim.SGD:
-        settings = self._training
-        return torch.optim.SGD(
-            self._parameters, settings.learning_rate, momentum=settings.momentum, weight_decay=settings.weight_decay
-        )
-
-    def _pull_to(self, start: list[Tensor], gradients: list[Tensor]) -> None:
-        """Adds the gradient of FedProx' ``proximal / 2 * |w - start|^2``, which no row enters."""
-        if self._training.proximal:
-            with torch.no_grad():
-                for gradient, parameter, origin in zip(gradients, self._parameters, start, strict=True):
-                    gradient.add_(parameter - origin, alpha=self._training.proximal)
 
     def _load(self, arrays: NamedArrays) -> list[Tensor]:
         """Loads the trainable arrays; returns them as tensors."""
         trainable = {name: array for name, array in arrays.items() if name not in {SCALER_MEAN, SCALER_DEVIATION}}
-        self._spec.check(trainable)
+        self._network.spec.check(trainable)
         start = [torch.from_numpy(np.array(array)) for array in trainable.values()]
-        with torch.no_grad():
-            for parameter, values in zip(self._parameters, start, strict=True):
-                parameter.copy_(values)
+        self._network.load(start)
         return start
 
-    def _update(self, start: list[Tensor]) -> dict[str, NDArray[np.float32]]:
+    def _result(self, start: list[Tensor], trained: Trained) -> LocalResult:
         with torch.no_grad():
-            moved = [parameter - origin for parameter, origin in zip(self._parameters, start, strict=True)]
+            moved = [new - origin for new, origin in zip(trained.parameters, start, strict=True)]
         update: dict[str, NDArray[np.float32]] = {
-            name: values.numpy() for name, values in zip(self._spec.names, moved, strict=True)
+            name: values.numpy() for name, values in zip(self._network.spec.names, moved, strict=True)
         }
         if not all(np.isfinite(array).all() for array in update.values()):
             raise UpdateRefused(
                 "training gave weights that are not finite.", hint="Lower training.learning_rate.", reason="not-finite"
             )
-        return update
+        return LocalResult(
+            update, self._network.training.local_steps, trained.empty_batches, trained.nonfinite_gradients
+        )
 
     def _scaler(self, arrays: NamedArrays, rows: Dataset) -> Scaler:
         """The scaler received, or the site's own where a task scales per site.
@@ -273,7 +254,7 @@ class LocalTrainer:
             raise UpdateRefused("the scaler does not travel beside the weights.", reason="scaler")
         return Scaler.from_arrays(arrays)
 
-    def _prepared(self, rows: Dataset, arrays: NamedArrays) -> _Cached:
+    def _prepared(self, rows: Dataset, arrays: NamedArrays) -> TrainingRows:
         """Prepared training rows; prepared again only when the rows or the scaler are others than last time."""
         if len(rows) == 0:
             raise TooFewRows("there is no training row.", hint="Add data, or leave the run.")
@@ -281,16 +262,6 @@ class LocalTrainer:
         if self._cached is None or self._cached.rows is not rows or self._cached.key != key:
             if self._schema.numeric:
                 self._model.set_scaler(self._scaler(arrays, rows))
-            self._cached = _Cached(rows, key, prepare(self._model, rows), UnitIndex.of(rows.units))
-        return self._cached
-
-
-@contextmanager
-def _seeded(seed: int, *, needed: bool) -> Iterator[None]:
-    """Draws of a model's own random layers follow the round's seed; torch's global generator is put back."""
-    if not needed:
-        yield
-        return
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(seed)
-        yield
+            prepared = TrainingRows(prepare(self._model, rows), UnitIndex.of(rows.units))
+            self._cached = _Cached(rows, key, prepared)
+        return self._cached.prepared

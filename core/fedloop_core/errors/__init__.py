@@ -59,6 +59,7 @@ from fedloop_core.errors.release import (
 )
 from fedloop_core.errors.root import FedloopError, WireError
 from fedloop_core.errors.run import (
+    DeviceLost,
     QualityGateFailed,
     QuorumNotReached,
     RunBusy,
@@ -104,6 +105,7 @@ __all__ = [
     "DataError",
     "DataGateFailed",
     "DeviceError",
+    "DeviceLost",
     "DeviceRefused",
     "EnrollmentRefused",
     "EnvelopeRefused",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from fedloop_core.errors.root import FedloopError
 
 __all__ = [
+    "DeviceLost",
     "QualityGateFailed",
     "QuorumNotReached",
     "RunBusy",
@@ -58,3 +59,10 @@ class RunBusy(RunError):
     """Another process drives this run."""
 
     code = "FL-RUN-004"
+
+
+class DeviceLost(RunError):
+    """No device is left to train on: full, lost or silent, as ``reason`` says. Nothing was released."""
+
+    code = "FL-RUN-005"
+    wire_fields = frozenset({"reason"})

@@ -8,11 +8,12 @@ __all__ = ["Devices", "Gpu"]
 
 
 class Gpu(Strict):
-    """A GPU and its memory in bytes."""
+    """A GPU and its memory in bytes. ``trouble``: what torch said when it was asked; empty when it answers."""
 
     name: str
     total: int
     free: int
+    trouble: str = ""
 
 
 class Devices(Strict):

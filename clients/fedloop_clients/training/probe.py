@@ -1,10 +1,10 @@
-"""``python -m fedloop_clients.doctor.probe``: what torch sees of this machine, as one line of JSON."""
+"""``python -m fedloop_clients.training.probe``: what torch sees of this machine, as one line of JSON."""
 
 from __future__ import annotations
 
 import warnings
 
-from fedloop_clients.doctor.devices import Devices, Gpu
+from fedloop_clients.training.seen import Devices, Gpu
 
 __all__ = ["main"]
 
@@ -35,7 +35,10 @@ def _seen() -> Devices:
 def _gpu(at: int) -> Gpu:
     import torch
 
-    free, total = torch.cuda.mem_get_info(at)
+    try:
+        free, total = torch.cuda.mem_get_info(at)
+    except RuntimeError as error:
+        return Gpu(name=f"GPU {at}", total=0, free=0, trouble=str(error).splitlines()[0][:300])
     return Gpu(name=torch.cuda.get_device_name(at), total=total, free=free)
 
 
