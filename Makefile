@@ -12,7 +12,7 @@ demo: $(STAMP) ## Train, release, drift, retrain: the whole loop, small, with a 
 	$(BIN)/fedloop simulate breast-cancer --out demo --force
 
 test: $(STAMP) ## All tests
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 $(TEST_ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup $(TEST_ARGS)
 
 check: $(STAMP) ## Style, types, layers, fresh generated code
 	$(BIN)/ruff check .
@@ -26,7 +26,7 @@ bench: $(BENCH_STAMP) ## Benchmarks; add SHORT=--short for the short form
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/simulate.py $(SHORT)
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/acceptance.py $(SHORT)
 
-chaos: $(STAMP) ## Kill runs at random moments and compare with those that nobody killed; SHORT=--short for the short form
+chaos: $(STAMP) ## Kill each process of a real deployment in each phase of a run, and rehearsals at random moments; SHORT=--short for a few
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/chaos.py $(SHORT)
 
 paper: $(STAMP) ## Published tables beside ours; DATA=folder with UCI's heart files, else they are downloaded after asking
