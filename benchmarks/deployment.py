@@ -73,7 +73,7 @@ class Deployment:
         Raises:
             CommandFailed: it ended with another status than 0.
         """
-        command = [FEDLOOP, *arguments, *(["--json"] if json_output else [])]
+        command = [self.program(), *arguments, *(["--json"] if json_output else [])]
         done = subprocess.run(
             command, env=self._environment(), capture_output=True, text=True, timeout=timeout, check=False
         )
@@ -81,8 +81,8 @@ class Deployment:
             raise CommandFailed(f"fedloop {' '.join(arguments)} ended {done.returncode}: {done.stderr}{done.stdout}")
         return json.loads(done.stdout) if json_output else done.stdout
 
-    def program(self, of: str) -> str:  # noqa: ARG002  another installation may stand for a site's
-        """The command of the coordinator ("coordinator") or of a site."""
+    def program(self, of: str = "") -> str:  # noqa: ARG002  another installation may stand for a site's
+        """The command of the coordinator ("coordinator"), of a site, or (empty) of who sets both up."""
         return FEDLOOP
 
     def begin(self, public: str = "localhost") -> None:
@@ -97,13 +97,15 @@ class Deployment:
         """Starts the coordinator's supervisor and waits until all of its processes run."""
         self._start("coordinator", self.home, "server", "up", "--home", str(self.home), "--single-user")
 
+    def token(self, site: str) -> str:
+        """Adds a site at the coordinator; returns the token by which it joins."""
+        return str(self.fedloop("server", "site", "add", site, "--home", str(self.home), json_output=True)["token"])
+
     def add_site(self, setup: SiteSetup, *join_options: str) -> None:
         """Adds a site, joins it, writes its settings, and starts it."""
-        told = self.fedloop("server", "site", "add", setup.name, "--home", str(self.home), json_output=True)
+        token = self.token(setup.name)
         self.site_home(setup.name).parent.mkdir(parents=True, exist_ok=True)
-        self.fedloop(
-            "site", "join", str(told["token"]), "--home", str(self.site_home(setup.name)), "--yes", *join_options
-        )
+        self.fedloop("site", "join", token, "--home", str(self.site_home(setup.name)), "--yes", *join_options)
         _settle(self.site_home(setup.name) / "site.toml", setup)
         self.start_site(setup.name)
 
