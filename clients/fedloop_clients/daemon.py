@@ -280,6 +280,7 @@ class SiteDaemon:
                 f"site {self.site}: run {instruction.run_id} is at attempt {known.attempt}; this is {instruction.attempt}.",
                 hint="Nothing was done: a newer attempt has taken over.",
                 reason="attempt",
+                attempt=known.attempt,
             )
         if known is None:
             if not instruction.HasField("describe_data"):

@@ -14,6 +14,7 @@ from fedloop_core.errors import FedloopError, RunCancelled, RunError
 from fedloop_server.home import CoordinatorHome
 from fedloop_server.registry import Registry
 from fedloop_server.runs.auditing import audited
+from fedloop_server.runs.behind import catching_up
 from fedloop_server.runs.candidate import Candidate
 from fedloop_server.runs.control import settle
 from fedloop_server.runs.driver import RunDriver
@@ -117,15 +118,27 @@ def _attempt(
     surroundings: Surroundings,
 ) -> None:
     key = home.envelope_key
-    model = _model(home, registry, plan)
 
-    def connect(attempt: int) -> Exchange:
-        return Exchange(grid, key, surroundings, run_id=plan.run_id, attempt=attempt, task_digest=plan.task.digest)
+    def once(at_least: int, catches_up: bool) -> None:
+        model = _model(home, registry, plan)
 
-    driver = RunDriver(plan, journal, model, connect)
-    driver.train()
-    if plan.export:
-        Candidate(plan, journal, registry, driver.exchange).make(model.deployable())
+        def connect(attempt: int) -> Exchange:
+            return Exchange(
+                grid,
+                key,
+                surroundings,
+                run_id=plan.run_id,
+                attempt=attempt,
+                task_digest=plan.task.digest,
+                catches_up=catches_up,
+            )
+
+        driver = RunDriver(plan, journal, model, connect, at_least=at_least)
+        driver.train()
+        if plan.export:
+            Candidate(plan, journal, registry, driver.exchange).make(model.deployable())
+
+    catching_up(once)
 
 
 def _model(home: CoordinatorHome, registry: Registry, plan: RunPlan) -> RunModel:

@@ -59,6 +59,7 @@ from fedloop_core.errors.release import (
 )
 from fedloop_core.errors.root import FedloopError, WireError
 from fedloop_core.errors.run import (
+    AttemptBehind,
     DeviceLost,
     QualityGateFailed,
     QuorumNotReached,
@@ -93,6 +94,7 @@ __all__ = [
     "AnswerRefused",
     "ArtifactRefused",
     "AssignmentRefused",
+    "AttemptBehind",
     "AuditBroken",
     "BackupRefused",
     "BudgetExhausted",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from fedloop_core.errors.root import FedloopError
 
 __all__ = [
+    "AttemptBehind",
     "DeviceLost",
     "QualityGateFailed",
     "QuorumNotReached",
@@ -59,6 +60,12 @@ class RunBusy(RunError):
     """Another process drives this run."""
 
     code = "FL-RUN-004"
+
+
+class AttemptBehind(RunError):
+    """A site has seen a later ``attempt`` of the run than this one: the coordinator was put back from a copy."""
+
+    code = "FL-RUN-006"
 
 
 class DeviceLost(RunError):

@@ -28,10 +28,13 @@ class TrustError(FedloopError):
 
 
 class EnvelopeRefused(TrustError):
-    """An instruction that is not signed by the pinned key, is for another site, expired, altered or replayed."""
+    """An instruction that is not signed by the pinned key, is for another site, expired, altered or replayed.
+
+    ``attempt``: the one that the site has seen, where the instruction's is lower.
+    """
 
     code = "FL-TRUST-001"
-    wire_fields = frozenset({"reason"})
+    wire_fields = frozenset({"reason", "attempt"})
 
 
 class EnrollmentRefused(TrustError):

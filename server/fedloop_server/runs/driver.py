@@ -42,7 +42,10 @@ _MOST_NAMED = 8
 
 
 class RunDriver:
-    """One attempt of a run, up to the trained model. ``now_unix`` stamps events, ``clock`` measures deadlines."""
+    """One attempt of a run, up to the trained model. ``now_unix`` stamps events, ``clock`` measures deadlines.
+
+    ``at_least``: its number is no lower.
+    """
 
     def __init__(
         self,
@@ -53,6 +56,7 @@ class RunDriver:
         *,
         now_unix: Callable[[], float] = time.time,
         clock: Callable[[], float] = time.monotonic,
+        at_least: int = 0,
     ) -> None:
         self._plan = plan
         self._task: Task = plan.task
@@ -60,7 +64,7 @@ class RunDriver:
         self._model = model
         self._now_unix = now_unix
         self._clock = clock
-        attempt = journal.state.attempt + 1
+        attempt = max(journal.state.attempt + 1, at_least)
         journal.record(AttemptStarted(attempt=attempt, unix=now_unix()))
         self.exchange = connect(attempt)
         self._joining = Joining(self._task, journal, self.exchange)
@@ -69,6 +73,7 @@ class RunDriver:
         """Runs every round that is not safe yet; returns the trained arrays with those of the scaler.
 
         Raises:
+            AttemptBehind: a site knows a later attempt, and the exchange catches up.
             QuorumNotReached: too few sites at the start or in a round; the journal says who and why.
             RunCancelled: a person wants the run to stop.
         """

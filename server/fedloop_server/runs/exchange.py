@@ -21,6 +21,7 @@ from fedloop_core.federation.records import DESCRIBE, EVALUATE, MOMENTS, TRAIN
 from fedloop_core.keys import SigningKey, seal
 from fedloop_proto.coordination.v1.coordination_pb2 import Envelope, Instruction, LogHead
 from fedloop_server.runs.asked import Asked, Patience, Sending
+from fedloop_server.runs.behind import check_attempt
 from fedloop_server.runs.heads import HeadsOfRun
 from fedloop_server.runs.post import Post
 from fedloop_server.runs.replies import Question, SiteAnswer, SiteFailure
@@ -43,7 +44,7 @@ class Exchange:
 
     ``clock`` is monotonic seconds; ``now_unix`` wall seconds for the expiry of instructions. A grid is asked again every
     ``poll_seconds``, a ``NearGrid`` as soon as a reply comes. ``patience`` None: that of the kind of grid, which is none for
-    sites of this machine.
+    sites of this machine. ``catches_up``: a site that knows a later attempt ends this one, instead of being left out.
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class Exchange:
         now_unix: Callable[[], float] = time.time,
         poll_seconds: float = 0.05,
         patience: Patience | None = None,
+        catches_up: bool = False,
     ) -> None:
         self._post = Post(grid, surroundings.doorbell, surroundings.arrivals, clock)
         self._roster = Roster(grid, surroundings, clock)
@@ -68,6 +70,7 @@ class Exchange:
         self._key = key
         self._run_id = run_id
         self._attempt = attempt
+        self._catches_up = catches_up
         self._task_digest = task_digest
         self._clock = clock
         self._now_unix = now_unix
@@ -144,6 +147,7 @@ class Exchange:
         nobody.
 
         Raises:
+            AttemptBehind: a site knows a later attempt.
             RunCancelled: a person wants the run to stop.
         """
         self._roster.look_now()
@@ -162,7 +166,13 @@ class Exchange:
         yield from asked.give_up()
 
     def note(self, reply: SiteAnswer | SiteFailure) -> SiteAnswer | SiteFailure:
-        """Remembers an answer's countersignature; gives back what it was given."""
+        """Remembers an answer's countersignature; gives back what it was given.
+
+        Raises:
+            AttemptBehind: the site knows a later attempt.
+        """
+        if self._catches_up and isinstance(reply, SiteFailure):
+            check_attempt(reply, self._attempt)
         if isinstance(reply, SiteAnswer) and self._countersignatures is not None and reply.answer.HasField("audit"):
             self._signed[reply.site] = replace(reply, arrays={})
         return reply
@@ -180,7 +190,7 @@ class Exchange:
         if self._countersignatures is not None:
             for site, reply in self._signed.items():
                 head = AuditHead(reply.answer.audit.sequence, reply.answer.audit.digest)
-                self._countersignatures.keep(site, reply.signed, head)
+                self._countersignatures.keep(site, reply.signed, head, reply.key)
             self._signed.clear()
 
     def _sending(self, site: str, round_number: int, instruction: Instruction, audit: AuditHead | None) -> Sending:

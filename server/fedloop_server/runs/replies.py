@@ -49,13 +49,14 @@ NO_TRAFFIC = Traffic()
 
 @dataclass(frozen=True)
 class SiteAnswer:
-    """What a site answered, checked to belong to the question. ``signed`` is its serialised ``SignedAnswer``."""
+    """What a site answered, checked to belong to the question. ``signed`` is its ``SignedAnswer``, checked with ``key``."""
 
     site: str
     answer: Answer
     arrays: dict[str, NDArray[np.generic]]
     signed: bytes = b""
     traffic: Traffic = NO_TRAFFIC
+    key: VerifyingKey | None = None
 
 
 @dataclass(frozen=True)
@@ -106,7 +107,7 @@ def read_reply(
             heads.see(site, question.ledger, LedgerHead(answer.ledger.sequence, answer.ledger.digest))
         if answer.WhichOneof("result") == "refusal":
             return _refused(site, answer, traffic, for_good=_is_for_good(answer))
-        return SiteAnswer(site, answer, _arrays(question, answer, packed), body, traffic)
+        return SiteAnswer(site, answer, _arrays(question, answer, packed), body, traffic, key)
     except DecodeError:
         return SiteFailure(site, BROKEN_REPLY, {}, "its answer cannot be read", traffic=traffic)
     except FedloopError as error:

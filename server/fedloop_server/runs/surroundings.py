@@ -123,8 +123,8 @@ class Audit(Protocol):
 class Countersignatures(Protocol):
     """Where answers are kept in which sites signed the coordinator's audit head."""
 
-    def keep(self, site: str, signed_answer: bytes, head: AuditHead) -> None:
-        """Keeps a serialised ``SignedAnswer`` that names ``head``."""
+    def keep(self, site: str, signed_answer: bytes, head: AuditHead, key: VerifyingKey | None = None) -> None:
+        """Keeps a serialised ``SignedAnswer`` that names ``head``, and the key that it was checked with."""
 
 
 @dataclass(frozen=True)
