@@ -14,6 +14,7 @@ from fedloop_core.audit import (
     AuditHead,
     AuditLog,
     Countersignatures,
+    KeyFrom,
     check_countersignatures,
     countersigned,
 )
@@ -159,6 +160,22 @@ def test_the_newest_answer_of_each_site_is_kept(log: AuditLog) -> None:
     other: dict[str, VerifyingKey] = {"nj": KEY.verifying}
     checked = check_countersignatures(log.entries(), kept.all(), other)
     assert [(one.site, one.verified) for one in checked] == [("nj", True), ("va", False)]
+
+
+def test_the_key_that_was_kept_counts_where_the_site_told_none(log: AuditLog) -> None:
+    head, kept = log.head(), Countersignatures(log.path)
+    kept.keep("va", answer(head), head, KEY.verifying)
+    (found,) = check_countersignatures(log.entries(), kept.all(), {})
+    assert found.key is KeyFrom.COORDINATOR
+    (found,) = check_countersignatures(log.entries(), kept.all(), KEYS)
+    assert found.key is KeyFrom.SITE
+    another = {"va": SigningKey.generate().verifying}
+    with pytest.raises(AuditBroken, match="is not the site's"):
+        check_countersignatures(log.entries(), kept.all(), another)
+    file = kept.folder / "va.json"
+    file.write_text(file.read_text().replace(KEY.verifying.raw.hex(), another["va"].raw.hex()))
+    with pytest.raises(AuditBroken, match="is not the site's"):
+        check_countersignatures(log.entries(), kept.all(), {})
 
 
 def test_what_is_no_site_or_too_long_is_not_kept(log: AuditLog) -> None:

@@ -110,7 +110,7 @@ def test_verify_show_and_export(home: Path) -> None:
     log, key = AuditLog(home / "audit.jsonl"), SigningKey.generate()
     head = log.head()
     signed = sign_answer(Answer(site="va", audit=LogHead(sequence=2, digest=head.digest)), key)
-    countersigned(log.path).keep("va", signed, head)
+    countersigned(log.path).keep("va", signed, head, key.verifying)
     keys = home / "keys.json"
     keys.write_text(json.dumps({"va": key.verifying.raw.hex()}))
     status, out, _ = run("audit", "verify", "--home", str(home), "--keys", str(keys), "--json")
@@ -118,11 +118,11 @@ def test_verify_show_and_export(home: Path) -> None:
     assert json.loads(out) == {
         "head": {"sequence": 2, "digest": head.digest.hex()},
         "unfinished_bytes": 0,
-        "countersigned": [{"site": "va", "sequence": 2, "verified": True}],
+        "countersigned": [{"site": "va", "sequence": 2, "verified": True, "key": "given"}],
     }
     status, out, _ = run("audit", "verify", "--home", str(home))
     assert "2 entries" in out
-    assert "not checked" in out
+    assert "by the key that the coordinator kept" in out
     status, out, _ = run("audit", "show", "--home", str(home), "--last", "1")
     assert "2023-11-14 22:13:20Z operator:ann site-added va\\u001b[31m expires=5" in out
     status, out, _ = run("audit", "show", "--home", str(home), "--json", "--action", "initialise")

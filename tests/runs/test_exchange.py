@@ -15,7 +15,7 @@ from fedloop_core.errors import RunCancelled
 from fedloop_core.federation.answers import sign_answer
 from fedloop_core.federation.protocol import PROTOCOL
 from fedloop_core.federation.records import array_record, pack, unpack
-from fedloop_core.keys import SigningKey, unseal
+from fedloop_core.keys import SigningKey, VerifyingKey, unseal
 from fedloop_proto.coordination.v1.coordination_pb2 import Answer, CollectMoments, Instruction, LogHead, Moments
 from fedloop_server.runs.asked import Patience
 from fedloop_server.runs.exchange import Exchange
@@ -186,7 +186,9 @@ class Stage:
     def wished(self) -> bool:
         return self.wish
 
-    def keep(self, site: str, signed_answer: bytes, head: AuditHead) -> None:
+    def keep(self, site: str, signed_answer: bytes, head: AuditHead, key: VerifyingKey | None = None) -> None:
+        assert key is not None
+        assert key.raw == rehearsal_key(site).verifying.raw
         self.kept[site] = (signed_answer, head)
 
     def ask(self, *sites: str) -> dict[str, SiteAnswer | SiteFailure]:

@@ -43,6 +43,7 @@ def status(home: Path = HOME, as_json: bool = AS_JSON) -> None:
         "front": member.fleet_address,
         "hub": member.hub_address,
         "joined_unix": member.joined_unix,
+        "signing_key": site.signing_key().verifying.raw.hex() if site.signing_key_file.exists() else "",
         "certificate_expires_unix": expires,
         "paused": standing.paused or site.settings.policy.paused,
         "leaving": standing.leaving or site.settings.policy.leaving,

@@ -5,6 +5,7 @@ from fedloop_core.audit.countersignatures import (
     Countersignature,
     Countersignatures,
     Countersigned,
+    KeyFrom,
     check_countersignatures,
     countersigned,
 )
@@ -21,6 +22,7 @@ __all__ = [
     "Countersignature",
     "Countersignatures",
     "Countersigned",
+    "KeyFrom",
     "check_countersignatures",
     "countersigned",
     "export_json_lines",

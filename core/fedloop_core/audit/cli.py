@@ -17,7 +17,7 @@ from typing import TextIO
 
 import typer
 
-from fedloop_core.audit.countersignatures import Countersigned, check_countersignatures, countersigned
+from fedloop_core.audit.countersignatures import Countersigned, KeyFrom, check_countersignatures, countersigned
 from fedloop_core.audit.entries import AuditAction, AuditEntry
 from fedloop_core.audit.export import export_json_lines, export_syslog, selected
 from fedloop_core.audit.log import AuditLog
@@ -54,7 +54,7 @@ def _audit() -> None:
 def verify(
     home: Path = _HOME,
     keys: Path | None = typer.Option(
-        None, "--keys", help="JSON file of sites' signing keys, {site: hex}: their countersignatures are checked too."
+        None, "--keys", help="JSON file of signing keys that sites have told, {site: hex}, instead of those kept here."
     ),
     as_json: bool = _JSON,
 ) -> None:
@@ -63,7 +63,10 @@ def verify(
     report = log.verify()
     signed = check_countersignatures(log.entries(), countersigned(log.path).all(), _keys(keys))
     if as_json:
-        sites = [{"site": one.site, "sequence": one.sequence, "verified": one.verified} for one in signed]
+        sites = [
+            {"site": one.site, "sequence": one.sequence, "verified": one.verified, "key": one.key.value}
+            for one in signed
+        ]
         head = {"sequence": report.head.sequence, "digest": report.head.digest.hex()}
         print(json.dumps({"head": head, "unfinished_bytes": report.unfinished, "countersigned": sites}))
         return
@@ -178,5 +181,9 @@ def _sentence(entry: AuditEntry) -> str:
 
 
 def _told(one: Countersigned) -> str:
-    signature = "signature checked" if one.verified else "signature not checked: no key given"
-    return f"site {one.site} countersigned entry {one.sequence} ({signature})"
+    signature = {
+        KeyFrom.SITE: "its signature is right by the key that was given",
+        KeyFrom.COORDINATOR: "its signature is right by the key that the coordinator kept",
+        KeyFrom.NOBODY: "its signature was not checked: no key is known",
+    }[one.key]
+    return f"site {one.site} countersigned entry {one.sequence}; {signature}"

@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -24,28 +25,52 @@ from fedloop_core.federation.names import SiteName, is_site_name
 from fedloop_core.keys import VerifyingKey
 from fedloop_core.strict import Strict
 
-__all__ = ["Countersignature", "Countersignatures", "Countersigned", "check_countersignatures", "countersigned"]
+__all__ = [
+    "Countersignature",
+    "Countersignatures",
+    "Countersigned",
+    "KeyFrom",
+    "check_countersignatures",
+    "countersigned",
+]
 
 _MAXIMUM = 1024 * 1024  # bytes of a signed answer; arrays travel beside it
 _HINT = "Compare the log with a backup and with the site's own audit log, and ask who could write to it."
 
 
 class Countersignature(Strict):
-    """A site's newest signed answer, and the entry of the coordinator's log that it names."""
+    """A site's newest signed answer, the entry of the coordinator's log that it names, and the key that checked it.
+
+    ``signing_key`` is 32 raw bytes in hex; empty where it was kept before keys were.
+    """
 
     site: SiteName
     sequence: Annotated[int, Field(ge=1)]
     digest: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
     signed_answer: Annotated[str, Field(max_length=_MAXIMUM * 4 // 3 + 4)]
+    signing_key: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")] = ""
+
+
+class KeyFrom(StrEnum):
+    """Who said which key checks a countersignature."""
+
+    SITE = "given"
+    COORDINATOR = "kept"
+    NOBODY = "none"
 
 
 @dataclass(frozen=True)
 class Countersigned:
-    """A countersigned entry that is in the log; ``verified`` is whether a key to check the signature was given."""
+    """A countersigned entry that is in the log; ``key`` is whose word the key is that its signature was checked with."""
 
     site: str
     sequence: int
-    verified: bool
+    key: KeyFrom
+
+    @property
+    def verified(self) -> bool:
+        """Whether the signature was checked."""
+        return self.key is not KeyFrom.NOBODY
 
 
 class Countersignatures:
@@ -55,13 +80,14 @@ class Countersignatures:
         self.folder = path.with_suffix(".countersigned")
         self._durable = durable
 
-    def keep(self, site: str, signed_answer: bytes, head: AuditHead) -> None:
+    def keep(self, site: str, signed_answer: bytes, head: AuditHead, key: VerifyingKey | None = None) -> None:
         """Keeps a site's answer when it names a newer entry than the one that is kept.
 
         Args:
             site: its name.
             signed_answer: a serialised ``SignedAnswer``, checked by the caller with the site's registered key.
             head: what the answer names.
+            key: the site's registered key.
 
         Raises:
             StorageError: it cannot be written, or no answer is that long.
@@ -79,6 +105,7 @@ class Countersignatures:
             sequence=head.sequence,
             digest=head.digest.hex(),
             signed_answer=base64.b64encode(signed_answer).decode(),
+            signing_key="" if key is None else key.raw.hex(),
         )
         path, text = self.folder / f"{site}.json", content.model_dump_json().encode()
         if self._durable:
@@ -130,12 +157,12 @@ def check_countersignatures(
     Args:
         entries: the whole log, in order, each following from the one before it.
         kept: what the coordinator keeps of the sites' answers.
-        keys: of the sites whose signatures are to be checked; best from the sites themselves.
+        keys: from the sites themselves; for the others, the key counts that the coordinator kept with the signature.
 
     Raises:
         AuditBroken: names the site and the entry: the log was cut back or written anew, or the signature is not the site's.
     """
-    kept = tuple(kept)
+    kept, checked = tuple(kept), []
     wanted = {one.sequence for one in kept}
     digests, last = {}, 0
     for entry in entries:
@@ -143,7 +170,9 @@ def check_countersignatures(
         if last in wanted:
             digests[last] = entry.digest
     for one in kept:
-        _check_signature(one, keys.get(one.site))
+        key, source = _key(one, keys)
+        _check_signature(one, key)
+        checked.append(Countersigned(one.site, one.sequence, source))
         if one.sequence > last:
             raise AuditBroken(
                 f"the audit log was cut back: site {one.site} countersigned entry {one.sequence}, and the log ends at "
@@ -159,7 +188,15 @@ def check_countersignatures(
                 site=one.site,
                 sequence=one.sequence,
             )
-    return tuple(Countersigned(one.site, one.sequence, one.site in keys) for one in kept)
+    return tuple(checked)
+
+
+def _key(one: Countersignature, keys: Mapping[str, VerifyingKey]) -> tuple[VerifyingKey | None, KeyFrom]:
+    if one.site in keys:
+        return keys[one.site], KeyFrom.SITE
+    if one.signing_key:
+        return VerifyingKey(bytes.fromhex(one.signing_key)), KeyFrom.COORDINATOR
+    return None, KeyFrom.NOBODY
 
 
 def _check_signature(one: Countersignature, key: VerifyingKey | None) -> None:

@@ -174,6 +174,7 @@ def site_json(site: SiteRecord) -> dict[str, object]:
         "joined_unix": site.joined_unix,
         "last_seen_unix": site.last_seen_unix,
         "clock_skew_seconds": site.clock_skew_seconds,
+        "signing_key": site.signing_key.hex(),
         "certificate": site.certificate_fingerprint,
         "certificate_expiry_unix": site.certificate_expiry_unix,
         "own_authority": bool(site.authority),
