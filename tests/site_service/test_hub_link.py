@@ -162,6 +162,17 @@ def test_a_hub_that_goes_and_comes_is_found_again(
     assert site.link.standing.trouble == ""
 
 
+def test_a_connection_that_this_side_closes_is_no_trouble(
+    link: Callable[[SiteHome], Linked], home: SiteHome, hub: Any, wait_until: Wait, caplog: pytest.LogCaptureFixture
+) -> None:
+    site = link(home)
+    wait_until(lambda: bool(hub.reports and hub.watches), "the hub hears of the site")
+    before = len(hub.reports), len(hub.watches)
+    site.connection.drop()  # as after a renewal
+    wait_until(lambda: len(hub.reports) > before[0] and len(hub.watches) > before[1], "both go on")
+    assert "does not answer" not in caplog.text
+
+
 REFUSALS = {
     "revoked": (grpc.StatusCode.PERMISSION_DENIED, "FL-TRUST-008", "has revoked this site"),
     "of another age": (grpc.StatusCode.FAILED_PRECONDITION, "FL-TRUST-009", "too far apart"),

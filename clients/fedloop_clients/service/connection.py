@@ -40,6 +40,11 @@ class HubConnection:
                 self._marks = marks
             return self._client
 
+    def holds(self, client: SiteHubClient) -> bool:
+        """Whether this is still the client; if not, it was closed."""
+        with self._lock:
+            return self._client is client
+
     def drop(self) -> None:
         """Closes the connection; the next call makes a new one."""
         with self._lock:

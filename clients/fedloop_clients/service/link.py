@@ -44,6 +44,7 @@ _LOG = logging.getLogger(__name__)
 _REPORT_SECONDS = 10.0
 _LEAST_SECONDS = 1.0  # between reports, however much changes
 _REFUSED_SECONDS = 60.0
+_CLOSED_SECONDS = 0.1
 _SKEW_SECONDS = 3.0
 _LONGEST_NAME = 200
 _KINDS = {
@@ -132,6 +133,7 @@ class HubLink:
 
     def watch_once(self) -> float:
         """Follows notices until the connection ends; returns the seconds until the next try."""
+        client: SiteHubClient | None = None
         try:
             client = self._connection.client()
             request = WatchRequest(
@@ -143,18 +145,19 @@ class HubLink:
                 self._compare_clocks(notice.now_unix)
                 self._take(notice)
         except FedloopError as error:
-            return self._failed("watch", error)
+            return self._failed("watch", error, client)
         return self._tries["watch"].failed()
 
     def report_once(self) -> float:
         """Reports now, then waits for a change or for the time of the next report."""
         seconds, began = 0.0, time.monotonic()
+        client: SiteHubClient | None = None
         try:
             client = self._connection.client()
             self._report(client)
             self._tries["report"].succeeded()
         except FedloopError as error:
-            seconds = self._failed("report", error)
+            seconds = self._failed("report", error, client)
             if isinstance(error, CoordinatorUnreachable) and error.fields.get("stage") == "hub":
                 self._connection.drop()  # a broken connection may hold the watch for minutes without a word
         self._actions.show(self._daemon.activity(), self.standing)
@@ -191,7 +194,9 @@ class HubLink:
             self._acknowledged = notice.number
         self._daemon.board.touch()  # a report acknowledges it at once
 
-    def _failed(self, what: str, error: FedloopError) -> float:
+    def _failed(self, what: str, error: FedloopError, client: SiteHubClient | None) -> float:
+        if client is not None and isinstance(error, CoordinatorUnreachable) and not self._connection.holds(client):
+            return _CLOSED_SECONDS  # by this side, for a new certificate say: no trouble of the hub's
         trouble = str(error)
         new = self._set(trouble=trouble)
         if isinstance(error, SiteRevoked | VersionRefused):
