@@ -1,12 +1,9 @@
-"""A coordinator's front and hub as real TLS servers that speak the messages, and a real CONNECT proxy that records."""
+"""A coordinator's front and hub as real TLS servers that speak the messages."""
 
 from __future__ import annotations
 
-import base64
 import contextlib
-import select
 import socket
-import socketserver
 import ssl
 import threading
 import time
@@ -22,6 +19,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from cryptography.x509 import load_pem_x509_certificate, load_pem_x509_csr
+from tests.onboarding.connect_proxy import ConnectProxy
 
 from fedloop_clients.home import SiteHome
 from fedloop_clients.joining import join
@@ -253,69 +251,6 @@ def refusal(code: str, sentence: str, **fields: str) -> bytes:
 
 def public_of(request: bytes) -> bytes:
     return load_pem_x509_csr(request).public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
-
-
-class ConnectProxy:
-    """An HTTP proxy that knows CONNECT and the names under ``.test``; ``asked`` are all targets that it was asked for."""
-
-    def __init__(self, password: str = "", status: int = 200) -> None:
-        self.asked: list[str] = []
-        self.other: list[bytes] = []
-        expected = f"Basic {base64.b64encode(password.encode()).decode()}" if password else ""
-        proxy = self
-
-        class Handler(socketserver.StreamRequestHandler):
-            def handle(self) -> None:
-                first = self.rfile.readline().strip()
-                heads = {}
-                while line := self.rfile.readline().strip():
-                    name, _, value = line.decode().partition(": ")
-                    heads[name.lower()] = value
-                method, _, rest = first.partition(b" ")
-                target = rest.partition(b" ")[0].decode()
-                if method != b"CONNECT":
-                    proxy.other.append(first)
-                    self.wfile.write(b"HTTP/1.1 405 No\r\ncontent-length: 0\r\n\r\n")
-                    return
-                proxy.asked.append(target)
-                if expected and heads.get("proxy-authorization") != expected:
-                    self.wfile.write(b'HTTP/1.1 407 Who\r\nproxy-authenticate: Basic realm="x"\r\n\r\n')
-                    return
-                host, _, port = target.rpartition(":")
-                if status != 200 or not host.endswith(".test") or host == "unknown.test":
-                    answer = status if status != 200 else 502
-                    self.wfile.write(f"HTTP/1.1 {answer} No\r\ncontent-length: 0\r\n\r\n".encode())
-                    return
-                self.lead(int(port))
-
-            def lead(self, port: int) -> None:
-                with socket.create_connection(("127.0.0.1", port), 10) as there:
-                    self.wfile.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
-                    ends = {there: self.connection, self.connection: there}
-                    while True:
-                        for ready in select.select(list(ends), [], [], 20)[0]:
-                            content = ready.recv(65_536)
-                            if not content:
-                                return
-                            ends[ready].sendall(content)
-
-        class Server(socketserver.ThreadingTCPServer):
-            daemon_threads = True
-            allow_reuse_address = True
-
-            def handle_error(self, request: Any, client_address: Any) -> None:
-                pass
-
-        self._server = Server(("127.0.0.1", 0), Handler)
-        self.port = self._server.server_address[1]
-        self.url = f"http://{password + '@' if password else ''}127.0.0.1:{self.port}"
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,))
-        self._thread.start()
-
-    def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
 
 
 @pytest.fixture

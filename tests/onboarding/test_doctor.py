@@ -21,7 +21,8 @@ from fedloop_core.federation.join import JoinToken
 from fedloop_core.task.presets import load_preset
 
 if TYPE_CHECKING:
-    from tests.onboarding.conftest import ConnectProxy, Coordinator, Front, Pki
+    from tests.onboarding.conftest import Coordinator, Front, Pki
+    from tests.onboarding.connect_proxy import ConnectProxy
 
 HEART = Path(__file__).parents[2].parent / "shared" / "data" / "heart_disease_4hospitals"
 BY_NAME = {check.name: check for check in CHECKS}

@@ -41,7 +41,8 @@ from fedloop_core.federation.join import JoinToken
 from fedloop_proto.membership.v1.membership_pb2 import JoinResponse, Refusal
 
 if TYPE_CHECKING:
-    from tests.onboarding.conftest import ConnectProxy, Coordinator, Front, Pki
+    from tests.onboarding.conftest import Coordinator, Front, Pki
+    from tests.onboarding.connect_proxy import ConnectProxy
 
 
 def yes(token: JoinToken) -> bool:
