@@ -25,8 +25,8 @@ _AUDIT = (
     "logs still name them."
 )
 _ATTEMPTS = (
-    "Sites refuse attempts of a run lower than those they have seen: a run that was taken up several times since may begin a "
-    "few attempts in vain. What a site has answered it answers again from its outbox, at no charge."
+    "Sites refuse attempts of a run lower than those they have seen: a run goes on with a later number by itself. What a site "
+    "has answered it answers again from its outbox, at no charge."
 )
 _DEVICES = "Devices refuse release metadata older than theirs: publish once more if there was a release since."
 _START = "Start it: fedloop server up --home {home}; then resume what was open: fedloop run list --home {home}"
