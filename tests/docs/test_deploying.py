@@ -29,6 +29,8 @@ def folder() -> Iterator[Path]:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.xdist_group("deployment")
 def test_the_pages_about_deployment_do_what_they_show(folder: Path) -> None:
     person = Person(folder, environment_of(folder, Path(sys.executable).parent))
     try:

@@ -19,7 +19,7 @@ from pathlib import Path
 
 __all__ = ["Person", "Typed", "environment_of", "matches", "typed_in"]
 
-PATIENCE_SECONDS = 240.0
+PATIENCE_SECONDS = 600.0
 _BLOCK = re.compile(
     r"<!-- run(?P<until> until it works)?(?: in (?P<terminal>\w+))? -->\n```console\n(?P<text>.*?)```", re.DOTALL
 )
@@ -80,6 +80,7 @@ class Person:
         self._token = ""
         self._terminals: dict[str, subprocess.Popen[str]] = {}
         self._printed: dict[str, list[str]] = {}
+        self._readers: list[threading.Thread] = []
 
     def type(self, typed: Typed) -> None:
         """Types it and compares what it prints.
@@ -107,6 +108,8 @@ class Person:
             if process.poll() is None:
                 process.kill()
                 process.wait()
+        for reader in self._readers:
+            reader.join(10)
         return {name: "".join(printed) for name, printed in self._printed.items()}
 
     def _run(self, typed: Typed) -> tuple[int, str]:
@@ -144,7 +147,8 @@ class Person:
         )
         printed: list[str] = []
         self._terminals[typed.terminal], self._printed[typed.terminal] = process, printed
-        threading.Thread(target=_drain, args=(process, printed), daemon=True).start()
+        self._readers.append(threading.Thread(target=_drain, args=(process, printed), daemon=True))
+        self._readers[-1].start()
         deadline = time.monotonic() + PATIENCE_SECONDS
         while not matches(typed.expected, "".join(printed), self.folder):
             if process.poll() is not None or time.monotonic() > deadline:
@@ -154,7 +158,8 @@ class Person:
 
 def _drain(process: subprocess.Popen[str], printed: list[str]) -> None:
     assert process.stdout is not None
-    printed.extend(iter(process.stdout.readline, ""))
+    with process.stdout as lines:
+        printed.extend(iter(lines.readline, ""))
 
 
 def environment_of(home: Path, programs: Path) -> dict[str, str]:

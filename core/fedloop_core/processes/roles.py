@@ -52,7 +52,7 @@ class Roles:
         """For the log: what this means."""
         if self.separate:
             return "each process runs as a user of its own"
-        return "all processes run as one user; only started as root, with its users made, are they kept apart"
+        return "one user for all of them; only started as root, with its users made, are processes kept apart"
 
     def folder(self, path: Path, *, owner: str | None = None, group: str | None = None, mode: int = 0o700) -> Path:
         """Makes a folder: with owner, group and mode where users are separate, else its one user's alone."""
