@@ -115,7 +115,7 @@ def _parsed(url: str) -> URL:
             f"a database of {parsed.get_backend_name()} cannot be used.",
             hint="fedloop keeps its tables in SQLite or PostgreSQL.",
         )
-    return parsed
+    return parsed.set(drivername="postgresql+psycopg") if parsed.drivername == "postgresql" else parsed
 
 
 def _sqlite_file(url: URL) -> Path | None:
@@ -140,7 +140,7 @@ def _engine(url: URL, name: str) -> Engine:
     except ModuleNotFoundError as error:
         raise StorageError(
             f"database {name} needs a driver that is not installed ({error.name}).",
-            hint="Run: pip install 'psycopg[binary]'",
+            hint="Run: pip install 'fedloop[server,postgres]'",
         ) from error
     except SQLAlchemyError as error:  # the URL names a driver that does not exist
         raise StorageError(f"database {name} cannot be used: {str(error).splitlines()[0]}.") from error

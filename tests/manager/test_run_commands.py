@@ -238,7 +238,9 @@ def test_show_tells_the_privacy_that_each_site_spent(shell: Shell) -> None:
         assert site.epsilon is not None
         assert 0 < site.epsilon <= 5.0
         assert site.budget == 20.0
-    assert "Privacy spent" in shell("show", "private-1")
+    told = shell("show", "private-1")
+    assert "Epsilon spent on training rows" in told
+    assert "evaluation rows, for life" in told
 
 
 def test_a_run_that_failed_says_why_and_what_to_do(shell: Shell) -> None:

@@ -241,6 +241,14 @@ def test_only_the_owner_reads_a_database(tmp_path: Path) -> None:
     assert {path.stat().st_mode & 0o077 for path in tmp_path.glob("a.db*")} == {0}
 
 
+def test_without_the_driver_one_sentence_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    with pytest.raises(StorageError, match=r"needs a driver that is not installed \(psycopg\)") as refused:
+        Database("postgresql://user:hidden@host/name")
+    assert "fedloop[server,postgres]" in refused.value.hint
+    assert "hidden" not in str(refused.value)
+
+
 @pytest.mark.skipif(
     "FEDLOOP_TEST_POSTGRES" not in os.environ, reason="FEDLOOP_TEST_POSTGRES names no PostgreSQL server"
 )

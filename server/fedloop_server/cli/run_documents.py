@@ -138,6 +138,7 @@ class RunDocument(Strict):
     warm_from: int | None
     private: bool
     planned_epsilon: float | None
+    planned_evaluation_epsilon: float | None
     quorum: int
     deadline_seconds: float
     measure: str

@@ -14,6 +14,9 @@ from fedloop_server.cli.run_words import bytes_words, estimate_words, moment, to
 __all__ = ["list_table", "make_table", "show_tables"]
 
 _LAST_ROUNDS = 12
+_LIFE = (
+    "For life: all runs of the site, as its ledger counts them towards its budgets, more strictly than one run alone."
+)
 
 
 def make_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[str] = ()) -> Table:
@@ -54,6 +57,7 @@ def show_tables(document: RunDocument, *, every_round: bool = False) -> Renderab
         parts.append(_sites(document.sites, document.measure))
     if any(site.epsilon is not None for site in document.sites) and document.private:
         parts.append(_privacy(document.sites))
+        parts.append(Text(_LIFE))
     if document.artifacts:
         parts.append(_artifacts(document))
     parts.extend(Text(line) for line in _left_out(document))
@@ -81,7 +85,10 @@ def _facts(document: RunDocument) -> Iterator[str]:
         yield "privacy:  none (epsilon = inf)"
     else:
         rehearsal = "" if document.private else " (a rehearsal: not private)"
-        yield f"privacy:  epsilon {document.planned_epsilon:g} planned for each site{rehearsal}"
+        yield (
+            f"privacy:  epsilon {document.planned_epsilon:g} for each site's training rows, "
+            f"{document.planned_evaluation_epsilon or 0.0:g} for its evaluation rows{rehearsal}"
+        )
     if document.measured is not None:
         yield f"measured: {document.measure.replace('_', ' ')} {estimate_words(document.measured)} over all sites"
     traffic = f"{bytes_words(document.bytes_out)} to sites, {bytes_words(document.bytes_in)} back"
@@ -139,7 +146,7 @@ def _rows(site: SiteDocument) -> str:
 
 
 def _privacy(sites: Sequence[SiteDocument]) -> Table:
-    columns = ("site", "epsilon of this run", "for life", "budget", "of evaluations", "delta")
+    columns = ("site", "this run", "for life", "budget", "evaluation rows, for life", "delta")
     rows = [
         (
             site.site,
@@ -152,7 +159,7 @@ def _privacy(sites: Sequence[SiteDocument]) -> Table:
         for site in sites
         if site.member
     ]
-    return make_table("Privacy spent", columns, rows, right=columns[1:])
+    return make_table("Epsilon spent on training rows", columns, rows, right=columns[1:])
 
 
 def _artifacts(document: RunDocument) -> Table:

@@ -77,6 +77,7 @@ def document_of(view: RunView, now_unix: float | None = None) -> RunDocument:
         warm_from=view.plan.warm_from,
         private=task.privacy.private and view.plan.private,
         planned_epsilon=task.privacy.epsilon if task.privacy.private else None,
+        planned_evaluation_epsilon=task.privacy.epsilon_of_evaluations if task.privacy.private else None,
         quorum=max(1, math.ceil(task.rounds.quorum * view.plan.expected_sites)),
         deadline_seconds=task.rounds.deadline_seconds,
         measure=measure_of(task.label).value,
