@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -21,10 +22,11 @@ from fedloop_clients.outbox import KeptResult, Outbox
 from fedloop_clients.policy import Budget, SiteConfig, SitePolicy
 from fedloop_clients.privacy.charges import Charge, PureCharge
 from fedloop_clients.privacy.ledger import Ledger
+from fedloop_clients.training.devices import Choice, DevicePool
 from fedloop_clients.training.trainer import LocalTrainer
 from fedloop_core.arrays import digest
 from fedloop_core.dataset import Dataset
-from fedloop_core.errors import EnvelopeRefused
+from fedloop_core.errors import EnvelopeRefused, SettingsInvalid
 from fedloop_core.federation.answers import open_answer
 from fedloop_core.federation.protocol import PROTOCOL
 from fedloop_core.keys import SigningKey, seal
@@ -102,6 +104,7 @@ class Site:
     folder: Path | None = None
     rows: int = 200
     now: int = NOW
+    devices: DevicePool | None = None
 
     def __post_init__(self) -> None:
         self.restart()
@@ -123,6 +126,7 @@ class Site:
             KEY.verifying,
             lambda: self.now,
             signing_key=SITE_KEY,
+            devices=self.devices,
         )
 
     def instruction(self, arrays: Arrays, **parts: Parts) -> Instruction:
@@ -498,6 +502,36 @@ def _is_replay(outbox: Outbox, key: bytes) -> bool:
         return outbox.find(key) is None
     except EnvelopeRefused:
         return True
+
+
+@pytest.mark.slow
+def test_a_round_that_loses_its_device_is_repeated_and_charged_once(private: Site) -> None:
+    """The process of the device ends before it trains; the CPU takes over with the same sampling and noise."""
+    budget, pool = (
+        Budget(epsilon=6.0, delta=1e-5),
+        DevicePool(lambda: Choice(("cuda:0",), cpu_after=True, why="a test"), command=(sys.executable, "-c", "")),
+    )
+    site = Site(private.task, budget=budget, evaluation_budget=budget, devices=pool)
+    site.describe()
+    before = len(site.ledger.charges("original"))
+    answer, reply = site.train(1)
+    assert pool.left() == ()
+    assert answer.local_update.steps == 5
+    assert len(site.ledger.charges("original")) == before + 1
+    assert site.daemon.end(60)
+    for name, array in private.train(1)[1].arrays.items():
+        np.testing.assert_array_equal(array, reply.arrays[name])
+
+
+def test_a_device_that_is_not_there_is_refused_before_anything_is_charged(private: Site) -> None:
+    def lacking() -> Choice:
+        raise SettingsInvalid("site.toml: compute.devices names cuda:0, and torch was built without CUDA.")
+
+    site = Site(private.task, budget=private.budget, evaluation_budget=private.budget, devices=DevicePool(lacking))
+    site.describe()
+    before = len(site.ledger.charges("original"))
+    assert refused(site.train(1)[0]) == ("FL-SET-001", {})
+    assert len(site.ledger.charges("original")) == before
 
 
 def test_a_round_that_broke_stays_charged_and_is_charged_again_when_it_is_repeated(

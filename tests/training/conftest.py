@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,6 +18,7 @@ from fedloop_clients.training.devices import RANK_COMMAND, Choice, DevicePool
 from fedloop_clients.training.trainer import LocalResult, LocalTrainer
 from fedloop_core.dataset import Dataset
 from fedloop_core.encoding import InputEncoder
+from fedloop_core.errors import RunCancelled
 from fedloop_core.models import initial_arrays
 from fedloop_core.noise import SeededNoise
 from fedloop_core.scaling import Scaler
@@ -95,6 +97,31 @@ def pool_of(*names: str, cpu_after: bool = True, faults: dict[str, dict[str, Any
     return DevicePool(lambda: Choice(names, cpu_after=cpu_after, why="a test"), command=command)
 
 
+class Watch:
+    """Notes the steps; acts at one of them; cancels when it is told to."""
+
+    def __init__(self, at: int = 0, act: Callable[[], None] = lambda: None) -> None:
+        self.steps: list[int] = []
+        self.cancelled = threading.Event()
+        self._at, self._act = at, act
+
+    def at_step(self, step: int, steps: int) -> None:
+        self.steps.append(step)
+        if step == self._at and self.steps.count(step) == 1:
+            self._act()
+        self.between_batches()
+
+    def between_batches(self) -> None:
+        if self.cancelled.is_set():
+            raise RunCancelled("the run was called off.")
+
+
+def pids(trainer: LocalTrainer) -> tuple[int, ...]:
+    """Its processes, by rank."""
+    group = trainer._rounds._group
+    return () if group is None else group.processes
+
+
 @pytest.fixture
 def opened() -> Iterator[Callable[[Task, DevicePool], LocalTrainer]]:
     """Makes trainers whose processes are ended with the test."""
@@ -112,4 +139,6 @@ def opened() -> Iterator[Callable[[Task, DevicePool], LocalTrainer]]:
 @pytest.fixture(scope="session")
 def kit() -> SimpleNamespace:
     """What the tests of this folder make things with."""
-    return SimpleNamespace(task=make_task, rows=rows_for, round=Round, pool=pool_of, differs=differs)
+    return SimpleNamespace(
+        task=make_task, rows=rows_for, round=Round, pool=pool_of, differs=differs, watch=Watch, pids=pids
+    )

@@ -25,11 +25,6 @@ TOLERANCE = 2e-6
 Opened = Callable[[Task, DevicePool], LocalTrainer]
 
 
-def pids(trainer: LocalTrainer) -> tuple[int, ...]:
-    group = trainer._rounds._group
-    return () if group is None else group.processes
-
-
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 def test_plain_rounds_are_those_of_one_process(kit: SimpleNamespace, opened: Opened, ranks: int) -> None:
     asked = kit.round(
@@ -39,14 +34,14 @@ def test_plain_rounds_are_those_of_one_process(kit: SimpleNamespace, opened: Ope
     first = asked.train(trainer)
     assert kit.differs(first, asked.expected()) <= TOLERANCE
     assert all(array.dtype == np.float32 for array in first.update.values())
-    started = pids(trainer)
+    started = kit.pids(trainer)
     assert len(started) == ranks
     again = asked.train(trainer)
     assert kit.differs(first, again) == 0  # and nothing was carried over
-    assert pids(trainer) == started
+    assert kit.pids(trainer) == started
     other = kit.round(asked.task, kit.rows(asked.task, count=50))
     assert kit.differs(other.train(trainer), other.expected()) <= TOLERANCE  # other rows in warm processes
-    assert pids(trainer) == started
+    assert kit.pids(trainer) == started
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])

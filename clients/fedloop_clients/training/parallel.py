@@ -52,6 +52,7 @@ class DeviceRounds:
         self._devices = devices
         self._group: RankGroup | None = None
         self._sent: TrainingRows | None = None
+        self.physical_batch_sizes: tuple[int, ...] = ()  # of each rank, as the last round fitted them
 
     def plain(
         self, asked: PlainRound, here: Callable[[PlainRound, TrainingWatch], Trained], watch: TrainingWatch
@@ -189,6 +190,7 @@ class DeviceRounds:
         return {name: values.numpy() for name, values in zip(self._network.spec.names, start, strict=True)}
 
     def _trained(self, arrays: NamedArrays, ended: tuple[Ended, ...], empty: int) -> Trained:
+        self.physical_batch_sizes = tuple(counted.physical_batch_size for counted in ended)
         parameters = [torch.from_numpy(np.array(arrays[name])) for name in self._network.spec.names]
         return Trained(parameters, empty, sum(counted.nonfinite_gradients for counted in ended))
 

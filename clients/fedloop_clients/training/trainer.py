@@ -147,6 +147,11 @@ class LocalTrainer:
         )
         return self._result(start, self._rounds.private(asked, self._train_privately_here, watch))
 
+    @property
+    def physical_batch_sizes(self) -> tuple[int, ...]:
+        """Rows at once, as the last round on devices fitted them to each; empty before, and on the CPU alone."""
+        return self._rounds.physical_batch_sizes
+
     def close(self) -> None:
         """Ends the processes of devices; a later round starts them anew."""
         self._rounds.close()
