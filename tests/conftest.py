@@ -1,17 +1,25 @@
-"""What tests of several areas share: databases of the kinds that the coordinator can use."""
+"""What tests of several areas share: databases of the kinds that the coordinator can use, and how properties are tried."""
 
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from uuid import uuid4
 
 import pytest
+from hypothesis import settings
+from hypothesis.configuration import set_hypothesis_home_dir
 from sqlalchemy import create_engine, text
 from sqlalchemy.engine import make_url
 
-_SERVER = os.environ.get("FEDLOOP_TEST_POSTGRES", "")  # a URL; its user may create databases
+# Nothing is written into the checkout, which may be another user's; a busy machine fails no property by its slowness.
+set_hypothesis_home_dir(Path(tempfile.gettempdir()) / f"fedloop-hypothesis-{os.getuid()}")
+settings.register_profile("fedloop", database=None, deadline=None)
+settings.load_profile("fedloop")
+
+_SERVER = os.environ.get("FEDLOOP_TEST_POSTGRES", "")  # postgresql+psycopg://…; its user may create databases
 
 
 @pytest.fixture(params=["sqlite", "postgresql"] if _SERVER else ["sqlite"])
