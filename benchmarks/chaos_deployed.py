@@ -47,9 +47,10 @@ class Whole:
 
 @dataclass(frozen=True)
 class Outcome:
-    """One case. ``at``: the newest event when the victim died; ``outage_seconds``: from then to the next round or the end.
+    """One case. ``wrong`` is empty when all holds.
 
-    ``wrong`` is empty when all holds.
+    ``at``: the newest event when the victim died; ``outage_seconds``: from then to the next round or the end of the run;
+    ``attempts``: those that began meanwhile.
     """
 
     case: str
@@ -89,9 +90,10 @@ def chaos(cases: Sequence[Case], moves: Sequence[str], tell: Tell) -> list[Outco
 
     try:
         with scene(folder) as place:
-            whole = _uninterrupted(place)
+            chains = _chains(cases)
+            whole = _uninterrupted(place, max([4, *(len(chain) + 1 for chain in chains)]))
             tell(f"deployed; a round takes {whole.seconds_per_round:.1f} s")
-            for number, chain in enumerate(_chains(cases)):
+            for number, chain in enumerate(chains):
                 note(_guarded(chain[0].name, partial(_chain, place, chain, f"chain-{number}", whole)))
             for name in moves:
                 note(_guarded(name, partial(_move, place, name, whole)))
@@ -109,7 +111,7 @@ def chaos(cases: Sequence[Case], moves: Sequence[str], tell: Tell) -> list[Outco
 def _line(outcome: Outcome) -> str:
     held = "; ".join(outcome.wrong) or "all holds"
     return (
-        f"{outcome.case}: {held} (at {outcome.at}, out for {outcome.outage_seconds:.1f} s, attempt {outcome.attempts})"
+        f"{outcome.case}: {held} (at {outcome.at}, out for {outcome.outage_seconds:.1f} s, {outcome.attempts} attempts)"
     )
 
 
@@ -129,8 +131,8 @@ def _guarded(name: str, do: Callable[[], list[Outcome]]) -> list[Outcome]:
         return [Outcome(name, "", 0.0, 0, (f"{type(error).__name__}: {error}",))]
 
 
-def _uninterrupted(place: Scene) -> Whole:
-    run_id = place.begin_run("whole", _LONGEST + 1)
+def _uninterrupted(place: Scene, rounds: int) -> Whole:
+    run_id = place.begin_run("whole", rounds)
     end = place.wait_for_end(run_id, _END_SECONDS)
     if end != "run-finished":
         raise CommandFailed(f"the uninterrupted run ended as {end}: {place.journal(run_id)[-1]}")
@@ -177,11 +179,13 @@ def _outcome(died: _Kill, journal: Sequence[dict[str, Any]], whole: Whole) -> Ou
     closes = [event for event in after if event["event"] == "round-closed"]
     judged = closes[0] if closes else [event for event in before if event["event"] == "round-closed"][-1]
     right = died.case.private or judged["digest"] == whole.digests[judged["round"] - 1]
-    back = next((e["unix"] for e in after if e["event"] in {"round-closed", "run-finished"}), died.unix)
-    attempts = [event["attempt"] for event in after if event["event"] == "attempt-started"]
+    ends = [at for at, event in enumerate(after) if event["event"] in {"round-closed", "run-finished"}]
+    back = after[ends[0]]["unix"] if ends else died.unix
+    tried = after[: ends[0]] if ends else after
+    attempts = sum(1 for event in tried if event["event"] == "attempt-started")
     wrong = () if right else (f"other weights after round {judged['round']} than in the uninterrupted run",)
     at = str(before[-1]["event"]) if before else "nothing"
-    return Outcome(died.case.name, at, max(back - died.unix, 0.0), max(attempts, default=1), wrong)
+    return Outcome(died.case.name, at, max(back - died.unix, 0.0), attempts, wrong)
 
 
 def _counted(place: Scene, run_id: str, before: Sequence[int], *, questions: int, rounds: int, kills: int) -> list[str]:
