@@ -21,7 +21,7 @@ from subprocess import TimeoutExpired
 from typing import Any
 
 from chaos_cases import CHAINED, Case, Phase, kill, revive, wait_for_phase
-from chaos_moves import MOVES
+from chaos_moves import MOVES, ROUNDS
 from chaos_scene import SITES, Scene, scene
 from deployment import CommandFailed
 from fedloop_clients.privacy.ledger import Ledger
@@ -91,7 +91,7 @@ def chaos(cases: Sequence[Case], moves: Sequence[str], tell: Tell) -> list[Outco
     try:
         with scene(folder) as place:
             chains = _chains(cases)
-            whole = _uninterrupted(place, max([4, *(len(chain) + 1 for chain in chains)]))
+            whole = _uninterrupted(place, max([ROUNDS if moves else 2, *(len(chain) + 1 for chain in chains)]))
             tell(f"deployed; a round takes {whole.seconds_per_round:.1f} s")
             for number, chain in enumerate(chains):
                 note(_guarded(chain[0].name, partial(_chain, place, chain, f"chain-{number}", whole)))

@@ -11,7 +11,10 @@ from pathlib import Path
 from chaos_scene import COORDINATOR, SITES, Scene
 from deployment import wait_until
 
-__all__ = ["MOVES"]
+__all__ = ["MOVES", "ROUNDS"]
+
+ROUNDS = 6
+"""Of the runs in which something moves."""
 
 _ELSEWHERE = "elsewhere"
 _STORES = ("ledger.db", "outbox.db")
@@ -20,11 +23,11 @@ _ROLLED_BACK = "FL-PRIV-003"
 
 def backup_and_go_on_elsewhere(place: Scene, digests: Sequence[str]) -> tuple[str, tuple[str, ...]]:
     """Backs up after round 1, lets the run go on, kills the coordinator, and starts the copy in another folder."""
-    run_id = place.begin_run("moved", 4)
+    run_id = place.begin_run("moved", ROUNDS)
     place.wait_for_rounds(run_id, 1, 300)
     file = place.folder / "backup.tar"
     place.fedloop("server", "backup", str(file), "--home", str(place.home))
-    place.wait_for_rounds(run_id, 2, 300)
+    place.wait_for_rounds(run_id, min(len(place.events(run_id, "round-closed")) + 1, ROUNDS), 300)
     place.kill_all(COORDINATOR)
     elsewhere = place.folder / _ELSEWHERE
     place.fedloop("server", "restore", str(file), "--home", str(elsewhere))
@@ -46,7 +49,7 @@ def snapshot_at_a_site(place: Scene, digests: Sequence[str]) -> tuple[str, tuple
     copies.mkdir()
     for store in _STORES:
         _copy(home / store, copies / store)
-    run_id = place.begin_run("rolled-back", 4)
+    run_id = place.begin_run("rolled-back", ROUNDS)
     place.wait_for_rounds(run_id, 2, 300)
     place.kill_all(site)
     for store in _STORES:
