@@ -46,7 +46,7 @@ class FaultyAccelerator(TorchAccelerator):
     def open(self, name: str) -> torch.device:
         self._fault = self._faults.get(name, Fault())
         if not self._fault.opens:
-            raise RuntimeError("CUDA error: no CUDA-capable device is detected")
+            raise RuntimeError("Found no NVIDIA driver on your system.")
         return super().open(name)
 
     def place(self, values: Tensor, device: torch.device) -> Tensor:

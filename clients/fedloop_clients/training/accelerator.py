@@ -10,7 +10,11 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-__all__ = ["Accelerator", "Peak", "TorchAccelerator"]
+__all__ = ["Accelerator", "DeviceGone", "Peak", "TorchAccelerator"]
+
+
+class DeviceGone(Exception):
+    """A device cannot be opened, whatever torch says of it: no driver, no such number, in use by another program alone."""
 
 
 @dataclass

@@ -52,6 +52,7 @@ class _Process:
     device: str
     process: subprocess.Popen[bytes]
     connection: Connection
+    greeted: bool = False
     ready: bool = False
     failed: bool = False
     unanswered: int = 0
@@ -81,23 +82,13 @@ class RankGroup:
     ) -> None:
         self.devices = devices
         self.closed = False
+        self._task, self._state, self._memory_share = task, state, memory_share
         self._folder = Path(tempfile.mkdtemp(prefix="fedloop-ranks-"))
         self._ranks: list[_Process] = []
         self._suspect: tuple[float, RankFailed] | None = None
         try:
             for device in devices:
                 self._ranks.append(_start(device, command))
-            for rank, device in enumerate(devices):
-                setup = Setup(
-                    rank=rank,
-                    ranks=len(devices),
-                    device=device,
-                    memory_share=memory_share,
-                    store=str(self._folder / "store"),
-                    task=task.decode(),
-                )
-                self.say(rank, Kind.SETUP, setup)
-                self._send(self._ranks[rank], Frame(0, 0, Kind.STATE.value, state))
         except BaseException:
             self.close()
             raise
@@ -108,11 +99,16 @@ class RankGroup:
         return tuple(rank.process.pid for rank in self._ranks)
 
     def await_ready(self, watch: TrainingWatch) -> None:
-        """Waits until every rank has its device and knows the others.
+        """Waits until every rank has its device and its model and knows the others; at once when they are there.
 
         Raises:
             RankFailed: one does not come.
         """
+        if not self._ranks[0].ready:
+            self._wait(lambda: all(rank.greeted for rank in self._ranks), watch)  # before, nobody reads
+            for at, rank in enumerate(self._ranks):
+                self.say(at, Kind.SETUP, self._setup(at))
+                self._send(rank, Frame(0, 0, Kind.STATE.value, self._state))
         self._wait(lambda: all(rank.ready for rank in self._ranks), watch)
 
     def say(self, rank: int, kind: Kind, body: BaseModel | None = None, arrays: NamedArrays | None = None) -> None:
@@ -182,6 +178,16 @@ class RankGroup:
             rank.process.wait()
         shutil.rmtree(self._folder, ignore_errors=True)
 
+    def _setup(self, rank: int) -> Setup:
+        return Setup(
+            rank=rank,
+            ranks=len(self.devices),
+            device=self.devices[rank],
+            memory_share=self._memory_share,
+            store=str(self._folder / "store"),
+            task=self._task.decode(),
+        )
+
     def _wait(self, until: Callable[[], bool], watch: TrainingWatch) -> None:
         while not until():
             self._listen()
@@ -200,7 +206,7 @@ class RankGroup:
             frame = receive(rank.connection)
         except (EOFError, OSError, ValueError) as error:
             raise RankFailed(rank.device, DeviceFault.ENDED, f"its process ended ({rank.process.poll()})") from error
-        rank.heard = time.monotonic()
+        rank.heard, rank.greeted = time.monotonic(), True
         match frame.kind:
             case Kind.READY:
                 rank.ready = True

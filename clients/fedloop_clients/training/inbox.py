@@ -32,6 +32,7 @@ class Inbox:
         self._abandoned = threading.Event()
         self._said = time.monotonic()
         threading.Thread(target=self._read, name="inbox", daemon=True).start()
+        self.say(Kind.ALIVE)
 
     def next(self) -> Frame:
         """The next frame, waited for."""
@@ -51,7 +52,11 @@ class Inbox:
         """Tells the trainer something."""
         self._said = time.monotonic()
         content = b"" if body is None else body.model_dump_json().encode()
-        send(self._connection, Frame(0, 0, kind.value, content, None if arrays is None else pack_arrays(arrays)))
+        frame = Frame(0, 0, kind.value, content, None if arrays is None else pack_arrays(arrays))
+        try:
+            send(self._connection, frame)
+        except OSError:
+            os._exit(0)
 
     def _read(self) -> None:
         try:

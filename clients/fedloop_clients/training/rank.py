@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from safetensors.torch import load
 from torch import Tensor
 
-from fedloop_clients.training.accelerator import Accelerator
+from fedloop_clients.training.accelerator import Accelerator, DeviceGone
 from fedloop_clients.training.distributed import RankLink
 from fedloop_clients.training.dpsgd import NoisyOptimizer, forget_batch
 from fedloop_clients.training.gradients import RankGradients, Share
@@ -54,13 +54,17 @@ class Rank:
     Args:
         inbox: the connection to the trainer.
         accelerator: the device.
+
+    Raises:
+        DeviceGone: the device cannot be opened.
+        PeerLost: the other ranks do not come.
     """
 
     def __init__(self, inbox: Inbox, accelerator: Accelerator) -> None:
         self._inbox = inbox
         self._accelerator = accelerator
         self._setup = Setup.model_validate_json(_body(inbox.next(), Kind.SETUP))
-        self._device = accelerator.open(self._setup.device)
+        self._device = _opened(accelerator, self._setup.device)
         self._network = self._network_of(Task.from_canonical(self._setup.task.encode()))
         self._link = RankLink(self._setup.rank, self._setup.ranks, self._device, Path(self._setup.store))
         self._gradients: RankGradients | None = None
@@ -204,6 +208,15 @@ class _OpenRound:
         optimizer.noisy_mean()
         self._network.pull_to(self._start, [parameter.grad for parameter in optimizer.params])
         optimizer.descend()
+
+
+def _opened(accelerator: Accelerator, name: str) -> torch.device:
+    try:
+        return accelerator.open(name)
+    except torch.OutOfMemoryError:
+        raise
+    except (RuntimeError, AssertionError) as error:  # torch asserts that it was built for a device
+        raise DeviceGone(str(error)) from error
 
 
 def _body(frame: Frame, kind: Kind) -> bytes:

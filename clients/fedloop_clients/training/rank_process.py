@@ -13,7 +13,7 @@ from multiprocessing.connection import Connection
 
 import torch
 
-from fedloop_clients.training.accelerator import Accelerator, TorchAccelerator
+from fedloop_clients.training.accelerator import Accelerator, DeviceGone, TorchAccelerator
 from fedloop_clients.training.distributed import PeerLost
 from fedloop_clients.training.inbox import Inbox
 from fedloop_clients.training.messages import DeviceFault, Failure, Kind
@@ -59,7 +59,8 @@ def _failure(error: Exception) -> Failure:
     said = f"{type(error).__name__}: {error}".splitlines()[0][:_LONGEST]
     if isinstance(error, torch.OutOfMemoryError):
         return Failure(fault=DeviceFault.FULL, by_peer=False, said=said)
-    if type(error).__name__ == "AcceleratorError" or (isinstance(error, RuntimeError) and "CUDA error" in str(error)):
+    lost = isinstance(error, RuntimeError) and "CUDA error" in str(error)
+    if lost or isinstance(error, DeviceGone) or type(error).__name__ == "AcceleratorError":  # from torch 2.8 on
         return Failure(fault=DeviceFault.LOST, by_peer=False, said=said)
     return Failure(fault=None, by_peer=isinstance(error, PeerLost), said=said)
 
