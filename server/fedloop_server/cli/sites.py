@@ -15,7 +15,18 @@ if TYPE_CHECKING:
     from fedloop_server.home import CoordinatorHome
     from fedloop_server.membership import SiteRecord
 
-__all__ = ["add", "commands", "list_sites", "remove_token", "renew", "revoke", "show", "site_json", "tell_sites"]
+__all__ = [
+    "accept_ledger",
+    "add",
+    "commands",
+    "list_sites",
+    "remove_token",
+    "renew",
+    "revoke",
+    "show",
+    "site_json",
+    "tell_sites",
+]
 
 commands = typer.Typer(no_args_is_help=True, suggest_commands=False, add_completion=False)
 
