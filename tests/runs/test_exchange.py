@@ -373,6 +373,22 @@ def test_what_the_front_turned_away_is_a_failure_at_once_and_old_refusals_are_no
     assert isinstance(stage.ask()["east"], SiteAnswer)  # the refusal was of the question before
 
 
+def test_a_site_that_its_clock_keeps_out_is_named_so_until_it_is_connected_again(stage: Stage) -> None:
+    ahead = "its clock is 10 s ahead of the coordinator's"
+    assert isinstance(stage.ask()["east"], SiteAnswer)
+    stage.grid.there = [2]
+    stage.clock.now += 1
+    stage.told.append(RefusedRequest(1, "east", "FL-TRUST-010", ahead))
+    assert failed(stage.ask()["east"]) == ("FL-TRUST-010", ahead)  # at once, and not when it has been away for long
+    assert failed(stage.ask()["east"]) == ("FL-TRUST-010", ahead)
+    assert stage.clock.now < 5
+    stage.grid.there = [1, 2]
+    assert isinstance(stage.ask()["east"], SiteAnswer)
+    stage.grid.there = [2]
+    stage.clock.now += 1
+    assert failed(stage.ask()["east"]) == ("FL-RUN-010", "it is not connected")  # that was another time
+
+
 def test_a_wish_to_stop_ends_the_wait(stage: Stage) -> None:
     stage.grid.silent = {1, 2}
 

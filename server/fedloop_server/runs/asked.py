@@ -119,11 +119,15 @@ class Asked:
         return self._clock() >= self._deadline
 
     def hopeless(self) -> Iterator[SiteFailure]:
-        """Sites that need not be asked: revoked, or not connected for too long."""
+        """Sites that need not be asked: revoked, kept out by the front, or not connected for too long."""
         for site in list(self._unsent):
+            kept_out = self._roster.kept_out(site)
             if site not in self._roster.active:
                 del self._unsent[site]
                 yield revoked(site)
+            elif kept_out is not None:
+                del self._unsent[site]
+                yield SiteFailure(site, kept_out.code, {}, kept_out.reason)
             elif self._is_gone(site):
                 del self._unsent[site]
                 yield SiteFailure(site, NO_REPLY, {}, "it is not connected")
@@ -169,7 +173,9 @@ class Asked:
         """Why no answer of a site can be waited for."""
         if site not in self._roster.active:
             return revoked(site, self._traffic(waiting))
-        refused = self._roster.refused.get(site)
+        refused, kept_out = self._roster.refused.get(site), self._roster.kept_out(site)
+        if kept_out is not None:
+            return SiteFailure(site, kept_out.code, {}, kept_out.reason, traffic=self._traffic(waiting))
         if refused is not None and waiting.tries and refused.number > waiting.refusal:
             return SiteFailure(site, refused.code, {}, refused.reason, traffic=self._traffic(waiting))
         if waiting.message is None and self._is_gone(site):

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from flwr.serverapp import Grid
 
-from fedloop_core.errors import RunCancelled
+from fedloop_core.errors import ClockSkewed, RunCancelled
 from fedloop_server.runs.surroundings import RefusedRequest, SiteKey, Surroundings
 
 __all__ = ["Roster"]
@@ -32,6 +32,7 @@ class Roster:
         if self._refusals is not None:  # those from before this drive are of other questions
             self._newest_refusal = max((refused.number for refused in self._refusals.since(0)), default=0)
         self.refused: dict[str, RefusedRequest] = {}  # the newest of each site
+        self._refused_at: dict[str, float] = {}
 
     @property
     def sites(self) -> tuple[str, ...]:
@@ -55,6 +56,13 @@ class Roster:
     def absent_seconds(self, site: str) -> float:
         """How long a site has not been connected, as far as is known here."""
         return 0.0 if site in self._nodes else self._clock() - self._seen.get(site, self._began)
+
+    def kept_out(self, site: str) -> RefusedRequest | None:
+        """Why a site cannot be connected: its clock, when the front said so since it was connected last."""
+        refused = self.refused.get(site)
+        if refused is None or refused.code != ClockSkewed.code or site in self._nodes:
+            return None
+        return refused if self._refused_at[site] >= self._seen.get(site, self._began) else None
 
     def look(self) -> None:
         """Looks when a second has passed since the last time.
@@ -83,6 +91,7 @@ class Roster:
             for refused in self._refusals.since(self._newest_refusal):
                 self._newest_refusal = max(self._newest_refusal, refused.number)
                 self.refused[refused.site] = refused
+                self._refused_at[refused.site] = self._looked
 
     @property
     def newest_refusal(self) -> int:
