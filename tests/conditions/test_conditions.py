@@ -145,9 +145,9 @@ def _south_as(federation: Federation, environment: dict[str, str], *processes: s
 
 
 def test_a_clock_that_is_ten_seconds_ahead_is_said_and_the_others_go_on(well: Federation) -> None:
-    faked = ahead(10)
+    faked = ahead(10, well.folder)
     if faked is None:
-        pytest.skip("libfaketime is not installed")
+        pytest.skip("no C compiler is installed that could make a library with another clock")
     since = well.log("south", "daemon")
     with _south_as(well, faked, "supernode", "daemon"):
         left_out = well.until_left_out("south", "FL-TRUST-010")
@@ -182,8 +182,9 @@ def test_generations_that_are_too_far_apart_are_said_at_both_ends(well: Federati
         well.until_round_of("north")
         well.until_logged("south", "daemon", "STOPPED", "FL-TRUST-009", since=since)
         assert "FL-TRUST-009" in well.said("south", "site", "status")
-        older = "this side" if generation < OURS else "the coordinator"
-        assert f"Upgrade fedloop on {older}." in well.said("south", "site", "doctor", status=1)
+        assert "speak generations of the protocol that are too far apart" in well.said(
+            "south", "site", "doctor", status=1
+        )
     well.until_round_of("north", "south")
 
 
