@@ -22,7 +22,7 @@ from typing import Any
 __all__ = ["CommandFailed", "Deployment", "SiteSetup", "wait_until"]
 
 FEDLOOP = str(Path(sys.executable).with_name("fedloop"))
-PATIENCE_SECONDS = 120.0
+PATIENCE_SECONDS = 300.0
 
 
 class CommandFailed(RuntimeError):
