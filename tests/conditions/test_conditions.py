@@ -32,7 +32,7 @@ from fedloop_core.federation.join import JoinToken
 from fedloop_server.home import CoordinatorHome
 from fedloop_server.membership.records import IssuedCertificate
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]  # the first test sets the federation up
 
 SOON = 8  # seconds
 
