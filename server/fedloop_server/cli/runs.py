@@ -53,7 +53,12 @@ def start(
     sites: Annotated[
         int | None, typer.Option(min=1, help="Sites that the run waits for.", show_default="all active ones")
     ] = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="Of the initial weights.", show_default="a new one")] = None,
+    seed: Annotated[
+        int | None,
+        typer.Option(
+            min=0, max=2**63 - 1, help="Of the initial weights and the order of rows.", show_default="a new one"
+        ),
+    ] = None,
     warm_from: Annotated[
         int | None, typer.Option(min=1, help="Version of the task to start from.", show_default="afresh")
     ] = None,
