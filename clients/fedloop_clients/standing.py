@@ -48,3 +48,12 @@ class StandingFile:
             StorageError: the file cannot be written.
         """
         self._file.change(lambda standing: standing.model_copy(update={"leaving": True}))
+
+    def come_back(self) -> None:
+        """Takes part again, after a site that had left has joined anew.
+
+        Raises:
+            StorageError: the file cannot be read or written.
+        """
+        if self.read().leaving:
+            self._file.change(lambda standing: standing.model_copy(update={"leaving": False}))

@@ -204,6 +204,15 @@ def test_a_site_that_joins_anew_has_new_keys_and_its_old_secret(coordinator: Coo
     assert len(coordinator.joined) == 2
 
 
+def test_a_site_that_left_takes_part_again_when_it_has_joined_anew(coordinator: Coordinator, home: SiteHome) -> None:
+    join(coordinator.token(), home, proxy="", confirm=yes)
+    home.standing().leave()
+    home.standing().pause(True)
+    join(coordinator.token(), home, proxy="", confirm=yes, again=True)
+    assert not home.standing().read().leaving
+    assert home.standing().read().paused
+
+
 def test_a_fingerprint_that_is_not_confirmed_sends_and_makes_nothing(coordinator: Coordinator, home: SiteHome) -> None:
     with pytest.raises(UsageError, match="Nothing was sent"):
         join(coordinator.token(), home, proxy="", confirm=lambda token: False)
