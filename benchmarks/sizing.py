@@ -205,7 +205,7 @@ def measure(folder: Path, sites: int, model: str, rounds: int, *, export: bool) 
         ended = deployment.wait_for_end(run, 900.0)
         watcher.close()
         if ended != "run-finished":
-            raise RuntimeError(f"{run}: {ended}")
+            raise RuntimeError(f"{run}: {deployment.events(run, ended)}")
         shown = deployment.show(run)
     finally:
         deployment.close()
