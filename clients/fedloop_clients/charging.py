@@ -13,7 +13,7 @@ from fedloop_clients.privacy.charges import Charge, NonPrivateCharge, PureCharge
 from fedloop_clients.privacy.ledger import Ledger
 from fedloop_clients.privacy.planning import Ceiling, PrivacyPlan, plan_run
 from fedloop_clients.training.rows import UnitIndex
-from fedloop_core.errors import BudgetExhausted, EnvelopeRefused
+from fedloop_core.errors import BudgetExhausted, EnvelopeRefused, RunCancelled
 from fedloop_proto.coordination.v1.coordination_pb2 import PrivacySpend
 
 __all__ = ["RunCharges"]
@@ -62,17 +62,32 @@ class RunCharges:
     def release(self, charge: Charge, blocks: tuple[str, ...], purpose: str) -> Iterator[None]:
         """Charges a release before its body computes it; a body that fails stays charged in full.
 
+        A body that was called off, and one whose process died, released nothing: asked for again, the same release is
+        carried by the reservation that stands for it, some few times. That a body failed by itself may depend on the
+        rows, so it is settled in full and asked for again it is charged again.
+
         Raises:
             BudgetExhausted: the run's epsilon or a block's budget for life does not hold the charge.
         """
         run_id = self.context.known.run_id
-        if not isinstance(charge, NonPrivateCharge):
+        if isinstance(charge, NonPrivateCharge):
+            self.ledger.reserve(charge, blocks, run_id, purpose)
+            yield
+            return
+        reservation = self.ledger.resume(charge, blocks, run_id, purpose)
+        if reservation is None:
             for block in blocks:
                 self._check_run(charge, block, purpose)
-        reservation = self.ledger.reserve(charge, blocks, run_id, purpose)
-        yield
-        if not isinstance(charge, NonPrivateCharge):
+            reservation = self.ledger.reserve(charge, blocks, run_id, purpose)
+        try:
+            yield
+        except RunCancelled:
+            self.ledger.broke_off(reservation)
+            raise
+        except Exception:
             self.ledger.settle(reservation, charge)
+            raise
+        self.ledger.settle(reservation, charge)
 
     def run_epsilon(self, blocks: tuple[str, ...]) -> float:
         """What the run has spent so far on the block that it cost most; infinite without privacy."""

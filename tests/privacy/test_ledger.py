@@ -88,6 +88,38 @@ def test_a_settlement_outside_the_reservation_leaves_it_standing(ledger: Ledger,
     assert ledger.spend("original") == before
 
 
+ASK = (RUN, ("original",), "run", "round 3")
+
+
+def test_work_that_broke_off_begins_anew_under_its_reservation(ledger: Ledger) -> None:
+    assert ledger.resume(*ASK) is None
+    reservation = ledger.reserve(*ASK)
+    assert ledger.resume(*ASK) is None  # it may be going on
+    ledger.broke_off(reservation)
+    others: list[tuple[Charge, tuple[str, ...], str, str]] = [
+        (RUN, ("original",), "run", "round 4"),
+        (RUN, ("original",), "other", "round 3"),
+        (steps(999), ("original",), "run", "round 3"),
+    ]
+    assert [ledger.resume(*other) for other in others] == [None, None, None]
+    spent = ledger.spend("original")
+    for _ in range(3):
+        assert ledger.resume(*ASK) == reservation
+        ledger.broke_off(reservation)
+    assert ledger.resume(*ASK) is None  # that work breaks off is seen outside: not for ever
+    assert ledger.spend("original") == spent
+    ledger.settle(reservation, RUN)
+    assert (ledger.charges("original"), ledger.spend("original")) == ((RUN,), spent)
+    ledger.verify()
+
+
+def test_what_was_settled_carries_nothing_more(ledger: Ledger) -> None:
+    reservation = ledger.reserve(*ASK)
+    ledger.settle(reservation, RUN)
+    ledger.broke_off(reservation)
+    assert ledger.resume(*ASK) is None
+
+
 def test_a_reservation_is_settled_once(ledger: Ledger) -> None:
     reservation = ledger.reserve(RUN, ("original",), "run", "training")
     ledger.settle(reservation, RUN)
@@ -205,6 +237,19 @@ def test_a_killed_process_refunds_nothing(path: Path, point: str, stands: Charge
     survivor = reopen(path)
     assert survivor.charges("b") == (stands,)
     assert survivor.verify().sequence == (2 if point == "reserve" else 3)
+
+
+def test_what_a_killed_process_began_is_carried_by_its_reservation(path: Path) -> None:
+    reopen(path).open_block("b", *BUDGET)
+    subprocess.run([sys.executable, "-c", KILLED, str(path), "reserve"], check=False, timeout=60)
+    survivor = reopen(path)
+    beside = survivor.reserve(RUN, ("b",), "run", "training")  # going on in the survivor, so not to be resumed
+    resumed = survivor.resume(RUN, ("b",), "run", "training")
+    assert resumed is not None
+    assert resumed.sequence < beside.sequence
+    survivor.settle(resumed, RUN)
+    assert survivor.resume(RUN, ("b",), "run", "training") is None
+    assert reopen(path).charges("b") == (RUN, RUN)
 
 
 RESERVING = """

@@ -309,6 +309,7 @@ def test_a_cancel_ends_the_training_that_is_going_on(tmp_path: Path, epsilon: fl
         assert site.daemon.notice(site.notice(cancel_run=CancelRun())) == RunCalledOff("run-1", 1)
     assert refused(answers[0]) == ("FL-RUN-003", {})
     assert site.ledger.charges("original", "run-1") == charged  # in full, as of any work that broke off
+    assert refused(site.train(1, attempt=1))[0] == "FL-RUN-003"
     assert site.daemon.activity().kind is ActivityKind.IDLE
     assert refused(site.train(1)) == ("FL-RUN-003", {})
     site.stop()
@@ -326,6 +327,17 @@ def test_a_resumed_run_goes_on_and_other_runs_never_stopped(site: Site) -> None:
     site.daemon.notice(site.notice(attempt=1, cancel_run=CancelRun()))  # an old notice that comes again
     assert site.train(2, attempt=3).WhichOneof("result") == "local_update"
     assert site.describe(run_id="run-2").data_description.admitted
+
+
+def test_what_was_called_off_is_charged_once_when_the_run_goes_on(tmp_path: Path) -> None:
+    site = Site(tmp_path, make_task(8.0, steps=2_000))
+    site.describe()
+    with training(site) as answers:
+        site.daemon.notice(site.notice(cancel_run=CancelRun()))
+    assert refused(answers[0]) == ("FL-RUN-003", {})
+    charged = site.ledger.charges("original", "run-1")
+    assert site.train(1, attempt=2).WhichOneof("result") == "local_update"
+    assert site.ledger.charges("original", "run-1") == charged
 
 
 def test_a_cancel_before_the_description_holds(site: Site) -> None:

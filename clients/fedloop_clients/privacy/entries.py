@@ -13,8 +13,22 @@ from fedloop_clients.privacy.charges import Charge, GaussianCharge, NonPrivateCh
 from fedloop_core.errors import BudgetExhausted, PrivacyParameterInvalid, UsageError
 from fedloop_core.strict import Strict
 
-__all__ = ["BlockState", "Entry", "LedgerState", "OpenEntry", "ReserveEntry", "SettleEntry", "Spend", "parse_entry"]
+__all__ = [
+    "MOST_RESUMPTIONS",
+    "AnyEntry",
+    "BlockState",
+    "Entry",
+    "LedgerState",
+    "OpenEntry",
+    "ReserveEntry",
+    "ResumeEntry",
+    "SettleEntry",
+    "Spend",
+    "parse_entry",
+]
 
+MOST_RESUMPTIONS = 3
+"""How often work may begin anew under one reservation: that it broke off is seen from outside, so it is not free for ever."""
 _ROUNDING = 1e-12  # relative slack of the filter, for sums in another order
 
 
@@ -49,11 +63,20 @@ class SettleEntry(Strict):
     executed: Charge
 
 
-Entry = Annotated[OpenEntry | ReserveEntry | SettleEntry, Field(discriminator="kind")]
-_ADAPTER: TypeAdapter[OpenEntry | ReserveEntry | SettleEntry] = TypeAdapter(Entry)
+class ResumeEntry(Strict):
+    """A reservation whose work broke off before anything was released carries the same work, begun anew."""
+
+    kind: Literal["resume"] = "resume"
+    time_unix: int
+    reservation: int
 
 
-def parse_entry(body: bytes) -> OpenEntry | ReserveEntry | SettleEntry:
+AnyEntry = OpenEntry | ReserveEntry | SettleEntry | ResumeEntry
+Entry = Annotated[AnyEntry, Field(discriminator="kind")]
+_ADAPTER: TypeAdapter[AnyEntry] = TypeAdapter(Entry)
+
+
+def parse_entry(body: bytes) -> AnyEntry:
     """Reads an entry's JSON.
 
     Raises:
@@ -114,6 +137,7 @@ class LedgerState:
 
     blocks: dict[str, BlockState] = field(default_factory=dict)
     reserved: dict[int, ReserveEntry] = field(default_factory=dict)
+    resumed: dict[int, int] = field(default_factory=dict)
 
     def block(self, name: str) -> BlockState:
         """A block by name.
@@ -125,7 +149,7 @@ class LedgerState:
             raise UsageError(f"the ledger has no block {name!r}.", hint="Open it with its budget first.")
         return self.blocks[name]
 
-    def apply(self, sequence: int, entry: OpenEntry | ReserveEntry | SettleEntry) -> None:
+    def apply(self, sequence: int, entry: AnyEntry) -> None:
         """Adds one entry that was admitted."""
         match entry:
             case OpenEntry():
@@ -135,8 +159,11 @@ class LedgerState:
                     self.reserved[sequence] = entry
                 for name in entry.blocks:
                     self._add(self.blocks[name], sequence, entry)
+            case ResumeEntry():
+                self.resumed[entry.reservation] = self.resumed.get(entry.reservation, 0) + 1
             case SettleEntry():
                 reservation = self.reserved.pop(entry.reservation)
+                self.resumed.pop(entry.reservation, None)
                 for name in reservation.blocks:
                     block = self.blocks[name]
                     block.charges[entry.reservation] = (reservation.run_id, entry.executed)
@@ -197,6 +224,16 @@ class LedgerState:
                 asked=asked,
                 budget=spend.budget,
             )
+
+    def resumable(self, like: ReserveEntry) -> tuple[int, ...]:
+        """Reservations of just this release that are not settled and may carry its work once more, newest first."""
+        return tuple(
+            sequence
+            for sequence, entry in sorted(self.reserved.items(), reverse=True)
+            if (entry.run_id, entry.purpose, entry.blocks, entry.charge)
+            == (like.run_id, like.purpose, like.blocks, like.charge)
+            and self.resumed.get(sequence, 0) < MOST_RESUMPTIONS
+        )
 
     def check_settle(self, reservation: int, executed: Charge) -> None:
         """Whether ``executed`` lies within the reservation.

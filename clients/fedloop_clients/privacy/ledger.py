@@ -20,9 +20,10 @@ from pydantic import ValidationError
 
 from fedloop_clients.privacy.charges import Charge
 from fedloop_clients.privacy.entries import (
+    AnyEntry,
     LedgerState,
-    OpenEntry,
     ReserveEntry,
+    ResumeEntry,
     SettleEntry,
     Spend,
     parse_entry,
@@ -93,8 +94,10 @@ class Ledger:
             self._connection.execute("PRAGMA journal_mode = WAL")
             self._connection.execute("PRAGMA synchronous = FULL")
             self._connection.executescript(_SCHEMA)
+        self._broken_off: set[int] = set()
         with self._transaction():
             pass
+        self._opened_at = self._head.sequence
 
     def open_block(self, block: str, epsilon: float, delta: float) -> None:
         """Opens a block with its budget for life (infinite: no budget is kept); nothing when it is open with this one.
@@ -118,6 +121,25 @@ class Ledger:
             entry = ReserveEntry(time_unix=self._clock(), run_id=run_id, purpose=purpose, blocks=blocks, charge=charge)
             self._state.check_reserve(entry)
             return Reservation(self._append(entry), charge, blocks)
+
+    def resume(self, charge: Charge, blocks: tuple[str, ...], run_id: str, purpose: str) -> Reservation | None:
+        """The reservation of just this release whose work broke off before anything left the site, to carry it once more.
+
+        Only one that this object was told of (``broke_off``), or that was there unsettled when it was opened: the work of
+        any other may be going on. Who opens a ledger to resume is therefore the only one that releases under it. None when
+        there is none, or when it has carried ``entries.MOST_RESUMPTIONS`` already.
+        """
+        with self._transaction():
+            like = ReserveEntry(time_unix=0, run_id=run_id, purpose=purpose, blocks=blocks, charge=charge)
+            for sequence in self._state.resumable(like):
+                if sequence <= self._opened_at or sequence in self._broken_off:
+                    self._append(ResumeEntry(time_unix=self._clock(), reservation=sequence))
+                    return Reservation(sequence, charge, blocks)
+        return None
+
+    def broke_off(self, reservation: Reservation) -> None:
+        """Notes that nothing was released under a reservation, and that its work has ended."""
+        self._broken_off.add(reservation.sequence)
 
     def settle(self, reservation: Reservation, executed: Charge) -> None:
         """Lowers a reservation to what was really executed: the same mechanism, with at most as many steps.
@@ -249,7 +271,7 @@ class Ledger:
                     self._state, self._head = LedgerState(), _EMPTY  # memory was ahead of the disk: read it again
                 raise
 
-    def _append(self, entry: OpenEntry | ReserveEntry | SettleEntry) -> int:
+    def _append(self, entry: AnyEntry) -> int:
         body = entry.model_dump_json().encode()
         sequence = self._head.sequence + 1
         digest = _digest(self._head, body)

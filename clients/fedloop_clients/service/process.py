@@ -23,6 +23,7 @@ from fedloop_clients.status import SiteStatus, write_status
 from fedloop_core.certificates import certificate_expiry
 from fedloop_core.durable import write_bytes
 from fedloop_core.errors import CertificateRefused, StorageError
+from fedloop_core.processes.lock import folder_lock
 
 __all__ = ["SiteService"]
 
@@ -64,9 +65,11 @@ class SiteService:
         """Serves until ``stop`` or a signal.
 
         Raises:
+            AlreadyRunning: another daemon serves this home; two could release under one reservation of the ledger.
             StorageError: the socket cannot be made.
         """
         with ExitStack() as stack:
+            stack.enter_context(folder_lock(self._home.folder, "daemon.lock"))
             stack.callback(self._connection.drop)
             stack.callback(self.daemon.end, _WORK_ENDS_WITHIN)
             stack.enter_context(self._listening())

@@ -1,4 +1,4 @@
-"""One supervisor for a folder, held by a lock that the kernel gives back when the supervisor dies."""
+"""One owner for a folder, held by a lock that the kernel gives back when the owner's process dies."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ __all__ = ["folder_lock"]
 
 
 @contextmanager
-def folder_lock(folder: Path) -> Iterator[None]:
-    """Holds the folder; children do not inherit it.
+def folder_lock(folder: Path, name: str = "supervisor.lock") -> Iterator[None]:
+    """Holds the folder for what the lock's name says; children do not inherit it.
 
     Raises:
-        AlreadyRunning: another supervisor has it.
+        AlreadyRunning: another process has it.
         StorageError: the lock cannot be made.
     """
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(folder / "supervisor.lock", flags, 0o600)
+        descriptor = os.open(folder / name, flags, 0o600)
     except OSError as error:
         raise StorageError(f"cannot lock {folder}: {error.strerror}.", hint="Correct rights.") from error
     try:
