@@ -6,13 +6,16 @@ STAMP := $(VENV)/.installed
 BENCH_STAMP := $(VENV)/.installed-bench
 TEST_ARGS ?=
 
-.PHONY: demo test check bench chaos paper proto clean
+.PHONY: demo test test-long check bench chaos paper proto clean
 
 demo: $(STAMP) ## Train, release, drift, retrain: the whole loop, small, with a report in demo/
 	$(BIN)/fedloop simulate breast-cancer --out demo --force
 
-test: $(STAMP) ## All tests
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup $(TEST_ARGS)
+test: $(STAMP) ## All tests but those of `make test-long`
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup -m "not long" $(TEST_ARGS)
+
+test-long: $(STAMP) ## Tests over whole deployments, one after the other: what dies, comes, goes, lies and attacks
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m long $(TEST_ARGS)
 
 check: $(STAMP) ## Style, types, layers, fresh generated code
 	$(BIN)/ruff check .

@@ -43,6 +43,7 @@ def test_the_table_has_each_process_in_each_phase_of_a_run() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_run_goes_on_with_the_same_weights_whoever_dies() -> None:
     ran = chaos("--short", "--case", "deployed", "--json", timeout=1500)
     assert ran.returncode == 0, ran.stdout[-4000:] + ran.stderr[-4000:]
@@ -55,6 +56,7 @@ def test_a_run_goes_on_with_the_same_weights_whoever_dies() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_rehearsal_that_dies_at_random_moments_ends_with_the_same_weights() -> None:
     ran = chaos("--short", "--case", "in-process", "--json", timeout=600)
     assert ran.returncode == 0, ran.stdout[-4000:] + ran.stderr[-4000:]

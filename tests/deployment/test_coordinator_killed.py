@@ -119,6 +119,7 @@ def test_killed_in_mid_round_the_weights_are_those_of_an_uninterrupted_run(
     same_to_the_bit(rehearsal, task, 7, tmp_path)
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not hearts_are_here(), reason="the hospitals' files are not on this machine")
 def test_the_hospitals_too(rehearsal: Deployment, tmp_path: Path) -> None:
     """The sites' people name another file in site.toml; nothing is restarted."""
@@ -131,6 +132,7 @@ def test_the_hospitals_too(rehearsal: Deployment, tmp_path: Path) -> None:
             settle(rehearsal, bundled_site(rehearsal.folder, site, part))
 
 
+@pytest.mark.long
 def test_a_private_run_spends_what_was_planned(rehearsal: Deployment, tmp_path: Path) -> None:
     task = small_task(tmp_path, "private", rounds={"count": ROUNDS}, epsilon=6.0)
     run = killed_in_mid_round(rehearsal, task, 3)

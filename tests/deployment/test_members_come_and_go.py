@@ -14,7 +14,7 @@ from fedloop_clients.home import SiteHome
 from fedloop_clients.status import read_status
 from fedloop_server.front.client import FrontClient
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800), pytest.mark.xdist_group("deployment")]
+pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(1800), pytest.mark.xdist_group("deployment")]
 
 OTHERS = ("north", "south")
 TROUBLE = re.compile(r"\b(ERROR|CRITICAL|Traceback)\b.*")

@@ -24,7 +24,7 @@ from fedloop_core.keys import SigningKey
 from fedloop_proto.coordination.v1.coordination_pb2 import Answer, Instruction, SignedAnswer
 from fedloop_server.home import CoordinatorHome
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800), pytest.mark.xdist_group("deployment")]
+pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(1800), pytest.mark.xdist_group("deployment")]
 
 Arrays = dict[str, NDArray[np.generic]]
 UPDATE_REFUSED, NO_REPLY = "FL-UPD-001", "FL-RUN-010"

@@ -15,7 +15,7 @@ from deployment import Deployment, wait_until
 from fedloop_clients.home import SiteHome
 from fedloop_clients.status import SiteStatus, read_status
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800), pytest.mark.xdist_group("deployment")]
+pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(1800), pytest.mark.xdist_group("deployment")]
 
 LONG = 40_000  # steps: a site trains for many seconds
 AT_ONCE = (

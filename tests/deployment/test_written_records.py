@@ -14,7 +14,7 @@ from fedloop_clients.home import SiteHome
 from fedloop_core.audit import AuditAction, AuditLog
 from fedloop_core.audit.countersignatures import countersigned
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800), pytest.mark.xdist_group("deployment")]
+pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(1800), pytest.mark.xdist_group("deployment")]
 
 
 def test_the_books_hold(rehearsal: Deployment, tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ def folder() -> Iterator[Path]:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(1200)
 @pytest.mark.xdist_group("deployment")
 def test_the_pages_about_deployment_do_what_they_show(folder: Path) -> None:
