@@ -35,7 +35,7 @@ from fedloop_proto.coordination.v1.coordination_pb2 import Answer, Envelope, Ins
 from fedloop_server.manager.flower import FlowerControl
 from fedloop_server.manager.state import FlowerPhase
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]  # the first test sets the federation up
+pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(1800)]  # the first test sets the federation up
 PULL = "/v1/fleet/pull-messages"
 
 

@@ -99,9 +99,9 @@ class Federation(Deployment):
         return [json.loads(line) for line in (self.folder_of(of) / "audit.jsonl").read_text().splitlines()]
 
     def restart(self, of: str, *names: str) -> None:
-        """Ends processes, and waits until the supervisor has started them anew."""
+        """Ends processes, where they have not ended by themselves, and waits until the supervisor has started them anew."""
         before = self.processes(of)
-        for name in names:
+        for name in set(names) & set(before):
             os.kill(before[name], signal.SIGTERM)
         self.until(f"{names} of {of} are new", lambda: all(_new(self.processes(of), before, name) for name in names))
 
@@ -126,14 +126,16 @@ class Federation(Deployment):
         wait_until(what, there, PATIENCE)
         return found[-1]
 
-    def until_round_of(self, *sites: str) -> None:
-        """Waits for a round that is opened from now on, in which just these sites take part."""
-        opened = len(self.events(self.run, "round-opened"))
+    def until_round_of(self, *sites: str, again: bool = False) -> None:
+        """Waits for a round that is opened from now on, in which just these sites take part; ``again``: after a failure."""
+        before = len(self.journal(self.run))
 
         def closed() -> bool:
-            assert not self.events(self.run, "run-failed"), self.journal(self.run)[-1]
-            later = [event for event in self.events(self.run, "round-closed") if event["round"] > opened]
-            return any(event["folded"] == sorted(sites) for event in later)
+            assert again or not self.events(self.run, "run-failed"), self.journal(self.run)[-1]
+            later = self.journal(self.run)[before:]
+            opened = {event["round"] for event in later if event["event"] == "round-opened"}
+            closes = [event for event in later if event["event"] == "round-closed" and event["round"] in opened]
+            return any(event["folded"] == sorted(sites) for event in closes)
 
         self.until(f"a round of {sites}", closed)
 
@@ -159,7 +161,7 @@ class Federation(Deployment):
 
 
 def _new(now: Mapping[str, int], before: Mapping[str, int], name: str) -> bool:
-    return name in now and now[name] != before[name]
+    return name in now and now[name] != before.get(name)
 
 
 @contextmanager

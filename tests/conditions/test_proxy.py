@@ -15,7 +15,7 @@ from tests.onboarding.connect_proxy import ConnectProxy
 
 from fedloop_server.home import CoordinatorHome
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]  # the first test sets the federation up
+pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(1800)]  # the first test sets the federation up
 
 NAME = "coordinator.test"  # which the proxy knows and this machine does not
 _INTERNET = re.compile(r'AF_INET6?,.*?port=htons\((\d+)\).*?"([0-9a-f.:]+)"')
