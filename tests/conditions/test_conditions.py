@@ -265,7 +265,7 @@ def test_a_minute_without_network_delays_a_run_and_nothing_more(well: Federation
 
 @pytest.mark.xfail(
     strict=False,
-    reason="where the disk is so full that not even the journal's run-failed fits, `fedloop run show` does not say so",
+    reason="not understood yet: the run fails with one sentence at times, and at others `fedloop run show` says nothing of it",
 )
 def test_a_full_disk_at_the_coordinator_is_one_sentence_and_the_run_goes_on_when_there_is_room(
     well: Federation,
