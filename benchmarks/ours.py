@@ -22,6 +22,7 @@ from fedloop_clients.privacy.ledger import Ledger
 from fedloop_core.arrays import NamedArrays
 from fedloop_core.keys import VerifyingKey
 from fedloop_core.noise import SeededNoise
+from fedloop_core.shuffling import seed_of_round, seed_of_site
 from fedloop_server.app import drive
 from fedloop_server.home import CoordinatorHome
 from fedloop_server.runs.plan import RunPlan
@@ -115,8 +116,8 @@ def site_daemon(partition: int, key: VerifyingKey, folder: Path | None) -> SiteD
 
 
 def site_seed(site: str, round_number: int) -> int:
-    """The seed by which a site shuffles its rows in a round: what its daemon draws from its noise source."""
-    return SeededNoise(SEED, f"site {site}").seed_for(f"{site}/{RUN_ID}/{round_number}/training")
+    """The seed by which a site shuffles its rows in a round."""
+    return seed_of_site(seed_of_round(SEED, round_number), site)
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fedloop_core.noise import NoiseSource, SeededNoise
+from fedloop_core.noise import NoiseSource
+from fedloop_core.shuffling import seed_of_site
 from fedloop_proto.coordination.v1.coordination_pb2 import Instruction
 
 __all__ = ["SiteNoise"]
@@ -31,7 +32,7 @@ class SiteNoise:
         given = instruction.train_locally.shuffle_seed
         if not given:
             return self.source.seed_for(self._purpose(instruction, "training"))
-        return SeededNoise(given, self.site).seed_for("training")
+        return seed_of_site(given, self.site)
 
     def _purpose(self, instruction: Instruction, what: str) -> str:
         return f"{self.site}/{instruction.run_id}/{instruction.round}/{what}"

@@ -122,7 +122,7 @@ def test_a_site_that_has_joined_is_well_but_for_its_data(coordinator: Coordinato
     found.pop("users", None)  # this machine may lack them
     found.pop("memory", None)
     assert set(found) == {"data"}, found
-    assert "data.csv: No such file" in found["data"]
+    assert "data.csv is not there" in found["data"]
     fine = {name for name, finding in examine(scene, QUICK) if finding.level is Level.OK}
     assert {"name", "route", "tls", "front", "hub", "clock", "version", "certificate", "ledger"} <= fine
 

@@ -16,8 +16,8 @@ from fedloop_clients.endpoint import Question, Reply, SiteEndpoint
 from fedloop_clients.training.rows import shuffled_batches
 from fedloop_core.arrays import ArraySpec, digest
 from fedloop_core.models import build_model
-from fedloop_core.noise import SeededNoise
 from fedloop_core.scaling import Scaler
+from fedloop_core.shuffling import seed_of_round, seed_of_site
 from fedloop_core.task.document import FederatedAveraging, Task
 from fedloop_core.task.presets import load_preset
 from fedloop_server.aggregation.fixed_point import FixedPointSum
@@ -61,8 +61,7 @@ def one_round(task: Task, rows: tuple[SiteRows, ...], start: Arrays, number: int
         model.load_trainable_arrays(weights)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=0.01)
         inputs, labels = torch.from_numpy(site.train.inputs["numeric"]), torch.from_numpy(site.train.labels)
-        source = SeededNoise(SEED, f"site {site.name}")
-        seed = source.seed_for(f"{site.name}/run-1/{number}/training")
+        seed = seed_of_site(seed_of_round(SEED, number), site.name)
         for places in shuffled_batches(len(labels), 16, task.training.local_steps, seed):
             optimizer.zero_grad()
             torch.nn.functional.cross_entropy(model(inputs[places]), labels[places]).backward()  # type: ignore[no-untyped-call]

@@ -23,7 +23,7 @@ from fedloop_core.errors import ProcessFailed
 from fedloop_core.federation.frames import Frame
 from fedloop_core.task.document import Task
 
-__all__ = ["Rank"]
+__all__ = ["Rank", "ReceivedNoise"]
 
 
 class ReceivedNoise:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from fedloop_core.arrays import NamedArrays, digest
-from fedloop_core.noise import SeededNoise
+from fedloop_core.shuffling import seed_of_round
 from fedloop_core.task.document import NewtonRaphson, Task
 from fedloop_proto.coordination.v1.coordination_pb2 import Instruction, SumDerivatives, TrainLocally
 from fedloop_server.aggregation.algorithms import Algorithm
@@ -27,7 +27,7 @@ def question_of(task: Task, number: int, sites: tuple[str, ...], seed: int) -> d
         return {site: Instruction(sum_derivatives=SumDerivatives(evaluate=evaluate)) for site in sites}
     work = TrainLocally(rounds_planned=task.rounds.count, evaluate=evaluate)
     if not task.privacy.private:
-        work.shuffle_seed = SeededNoise(seed, "order of rows").seed_for(f"round {number}")
+        work.shuffle_seed = seed_of_round(seed, number)
     return {site: Instruction(train_locally=work) for site in sites}
 
 
