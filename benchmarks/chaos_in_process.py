@@ -5,7 +5,7 @@ killed with SIGKILL after a random time, as often as it takes. What must hold at
 
 - without privacy and seeded: the weights are those of the uninterrupted run, to the bit;
 - with privacy: every ledger's chain verifies, and no site has spent less than in the uninterrupted run (what was reserved
-  when the process died stays charged), nor more than its budget.
+  when the process died stays charged, and carries the same release when it is asked for again), nor more than its budget.
 
 ``python benchmarks/chaos_in_process.py FOLDER [--private]`` is the child; ``benchmarks/chaos.py`` starts it.
 """

@@ -90,7 +90,7 @@ class VersionRefused(TrustError):
 
 
 class ClockSkewed(TrustError):
-    """A clock that is too far from the coordinator's for signatures with times; ``seconds`` is positive when it is ahead."""
+    """A clock that is too far from the coordinator's for signatures with times. ``seconds`` is positive when it is ahead."""
 
     code = "FL-TRUST-010"
     wire_fields = frozenset({"seconds"})
