@@ -17,6 +17,7 @@ __all__ = [
     "VersionRow",
 ]
 
+
 class TaskRow(Base):
     """A task document by digest; documents of one name are editions of one task."""
 
