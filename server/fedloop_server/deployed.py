@@ -37,6 +37,7 @@ ENDS_THE_REPLY = {
 """Refusals after which a SuperNode gives a reply up: it repeats only what no server answered."""
 IGNORED = {
     Reason.REVOKED: "the directory says it first",
+    Reason.STRAY: "a SuperNode tries an object of an earlier reply again after an outage; the open one is not harmed",
     Reason.RATE: "the SuperNode ends, is started again, and the site is asked again",
     **dict.fromkeys((Reason.PATH, Reason.KEY, Reason.SIGNATURE, Reason.NOT_HTTP), "nobody knows which site it was"),
     **dict.fromkeys((Reason.CONNECTIONS, Reason.NOT_READY, Reason.SLOW_READER), "it passes, and names no site"),

@@ -33,6 +33,7 @@ class Reason(StrEnum):
     BODY_TOO_LARGE = "body-too-large"
     REPLY_TOO_LARGE = "reply-too-large"
     MALFORMED = "malformed"
+    STRAY = "stray"
     SLOW_BODY = "slow-body"
     SLOW_READER = "slow-reader"
     RATE = "rate"

@@ -105,7 +105,7 @@ class Replies:
         """
         reply = self._replies.setdefault(site, _Reply(None))
         if reply.announced is not None and pushed.object_id not in reply.announced.objects:
-            raise Denial(400, Reason.MALFORMED, site=site)
+            raise Denial(400, Reason.STRAY, site=site)  # of an earlier reply, tried again: the open one goes on
         total = reply.total - reply.sizes.get(pushed.object_id, 0) + pushed.size
         if total > self._largest or (pushed.object_id not in reply.sizes and len(reply.sizes) >= self._objects):
             raise Denial(413, Reason.REPLY_TOO_LARGE, site=site)
