@@ -112,6 +112,7 @@ def same_to_the_bit(deployment: Deployment, task: Path, seed: int, folder: Path)
     assert f"{ROUNDS} of {ROUNDS} closed, in 2 attempts" in shown
 
 
+@pytest.mark.long
 def test_killed_in_mid_round_the_weights_are_those_of_an_uninterrupted_run(
     rehearsal: Deployment, tmp_path: Path
 ) -> None:
