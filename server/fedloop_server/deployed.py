@@ -20,6 +20,7 @@ __all__ = [
     "ENDS_THE_REPLY",
     "IGNORED",
     "FrontArrivals",
+    "FrontIdleSites",
     "FrontRefusals",
     "MemberDirectory",
     "QueuedStop",
@@ -87,6 +88,17 @@ class FrontArrivals:
         return ArrivedReplies(arrived.number, frozenset(arrived.answered))
 
 
+class FrontIdleSites:
+    """Sites whose SuperNodes wait at the front for a message."""
+
+    def __init__(self, front: FrontClient) -> None:
+        self._front = front
+
+    def seconds(self) -> Mapping[str, float]:
+        """By site, how long it has been waiting."""
+        return self._front.idle_seconds()
+
+
 class QueuedStop:
     """The wish that ``fedloop run stop`` leaves in the database."""
 
@@ -119,6 +131,7 @@ def deployed_surroundings(home: CoordinatorHome, run_id: str) -> Iterator[Surrou
             doorbell=front,
             refusals=FrontRefusals(front),
             arrivals=FrontArrivals(front),
+            idle=FrontIdleSites(front),
             stop=QueuedStop(RunQueue(members.database), run_id),
         )
 

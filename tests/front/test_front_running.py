@@ -100,6 +100,19 @@ def test_a_revoked_site_is_cut_off_in_a_held_poll_and_the_other_notices_nothing(
     assert [(refusal.site, refusal.reason) for refusal in local.refusals(0)] == [("north", "revoked")]
 
 
+def test_it_tells_how_long_a_site_has_been_waiting(site: Any) -> None:
+    site.start_front()
+    site.allow(north=site.north)
+    local = FrontClient(site.front_socket)
+    assert local.idle_seconds() == {}
+    with site.client() as client:
+        held = in_background(site.poll, client, site.north, site.north_id)
+        site.wait(lambda: local.idle_seconds().get("north", 0.0) > 1.0)
+        site.service.allow({})
+        assert held.result(10).status_code == 401
+    site.wait(lambda: local.idle_seconds() == {})
+
+
 def test_a_doorbell_makes_each_held_poll_ask_once(site: Any) -> None:
     site.start_front(ask_seconds=15.0)
     site.allow(north=site.north, south=site.south)

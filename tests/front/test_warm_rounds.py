@@ -11,6 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from flwr.proto.fleet_pb2 import PullMessagesResponse
+from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest, PullObjectRequest
+from flwr.proto.node_pb2 import Node
 
 from fedloop_clients.endpoint import Question, Reply
 from fedloop_clients.relay import write_shim
@@ -112,3 +115,36 @@ def test_rounds(world: Any, new_key: Any, warm: bool) -> None:
     assert statistics.median(latencies) < 1.0  # without the doorbell it is up to 2 s, without the front up to 3 s
     if warm:
         assert "Traceback" not in world.relay.text
+
+
+@pytest.mark.slow
+def test_a_message_of_a_run_that_ended_is_gone_and_not_forbidden(world: Any, new_key: Any) -> None:
+    """Forbidden, the SuperNode would leave its client app to answer, and be one answer behind from then on."""
+    key = new_key()
+    world.start_superlink()
+    world.start_front()
+    world.register("north", key)
+    world.allow(north=key)
+    world.start_superexec("exec", world.superlink_port, secure=True)
+    with world.client() as client:
+        node = world.activate(client, key)
+
+        def call(name: str, request: Any) -> int:
+            answer = client.post(f"/v1/fleet/{name}", content=request.SerializeToString(), headers=key.headers())
+            return int(answer.status_code)
+
+        def pulled() -> Any:
+            assert world.beat(client, key, node) == 200
+            return PullMessagesResponse.FromString(world.poll(client, key, node).content).messages_list
+
+        start_run(world, world.folder / "out.jsonl", rounds=1)
+        message = world.wait(pulled, why="the message of the run")[0].metadata
+        sender = Node(node_id=node)
+        part = PullObjectRequest(node=sender, run_id=message.run_id, object_id=message.message_id)
+        confirmation = ConfirmMessageReceivedRequest(
+            node=sender, run_id=message.run_id, message_object_id=message.message_id
+        )
+        assert call("pull-object", part) == 200
+        world.flwr("stop", str(message.run_id), "x")
+        assert call("pull-object", part) == 410
+        assert call("confirm-message-received", confirmation) == 410

@@ -64,6 +64,7 @@ class FarGrid(Grid):
         self.there = list(office.sites)
         self.errors: dict[int, list[int]] = {}
         self.silent: set[int] = set()
+        self.lost: set[str] = set()  # messages without a reply
         self.refuses_messages = 0
         self.pushed: list[tuple[int, bytes]] = []
         self.pulled: list[str] = []
@@ -104,7 +105,7 @@ class FarGrid(Grid):
         for identifier in message_ids:
             self.pulled.append(identifier)
             message = self._waiting.get(identifier)
-            if message is None or message.metadata.dst_node_id in self.silent:
+            if message is None or identifier in self.lost or message.metadata.dst_node_id in self.silent:
                 continue
             del self._waiting[identifier]
             errors = self.errors.get(message.metadata.dst_node_id, [])
@@ -146,6 +147,7 @@ class Stage:
     rung: int = 0
     wish: bool = False
     told: list[RefusedRequest] = field(default_factory=list)
+    idle: dict[str, float] = field(default_factory=dict)
     kept: dict[str, tuple[bytes, AuditHead]] = field(default_factory=dict)
     heads: MemoryHeads = field(default_factory=MemoryHeads)
 
@@ -162,6 +164,7 @@ class Stage:
             countersignatures=self,
             doorbell=self,
             refusals=self,
+            idle=self,
             stop=self,
         )
         return Exchange(
@@ -182,6 +185,9 @@ class Stage:
 
     def since(self, number: int) -> list[RefusedRequest]:
         return [refused for refused in self.told if refused.number > number]
+
+    def seconds(self) -> dict[str, float]:
+        return self.idle
 
     def wished(self) -> bool:
         return self.wish
@@ -304,6 +310,41 @@ def test_a_silent_site_holds_the_others_not_and_is_told_after_the_deadline(stage
     assert isinstance(replies["north"], SiteAnswer)
     assert failed(replies["east"]) == ("FL-RUN-010", "no answer within 60 s")
     assert replies["north"].traffic.seconds < 1 < replies["east"].traffic.seconds
+
+
+def test_a_site_that_waits_although_it_was_asked_is_asked_again(stage: Stage) -> None:
+    stage.grid.lost = {"m0", "m2"}
+    stage.idle = {"east": 6.0}
+    reply = stage.ask("east", "north")["east"]
+    assert isinstance(reply, SiteAnswer)
+    sent = [envelope for node, envelope in stage.grid.pushed if node == 1]
+    assert len(sent) == 3
+    assert len(set(sent)) == 1
+    idle = stage.patience.idle
+    assert 3 * idle <= reply.traffic.seconds < 4 * idle  # after 5 s, and then after 10 s more
+
+
+def test_the_answer_to_a_message_that_was_taken_for_lost_counts(stage: Stage) -> None:
+    stage.grid.lost = {"m0"}
+    stage.idle = {"east": 6.0}
+
+    def late() -> None:
+        if len(stage.grid.pushed) == 2:
+            stage.grid.lost = {"m1"}
+
+    stage.grid.on_push = late
+    assert isinstance(stage.ask("east")["east"], SiteAnswer)
+    assert len(stage.grid.pushed) == 2
+
+
+@pytest.mark.parametrize(
+    "idle", [{}, {"east": 4.0}, {"north": 60.0}], ids=["works", "just began to wait", "another waits"]
+)
+def test_a_site_that_may_be_at_work_is_not_asked_again(stage: Stage, idle: dict[str, float]) -> None:
+    stage.grid.silent = {1}
+    stage.idle = idle
+    assert failed(stage.ask()["east"]) == ("FL-RUN-010", "no answer within 60 s")
+    assert len(stage.grid.pushed) == 2
 
 
 def test_a_site_that_is_revoked_meanwhile_fails_at_once(stage: Stage) -> None:

@@ -16,6 +16,7 @@ from fedloop_server.front.buckets import Buckets, address_key
 from fedloop_server.front.config import FrontConfig
 from fedloop_server.front.flower_wire import (
     CLOCK_BEHIND_SECONDS,
+    DELIVERY_CALLS,
     PULL_MESSAGES,
     PUSH_MESSAGES,
     PUSH_OBJECT,
@@ -115,7 +116,7 @@ class FrontApp:
                 await self._push_object(node, head, body, answering)
             else:
                 async with self._superlink.call(head, body) as response:
-                    await answering.stream(response)
+                    await answering.stream(response, _status(head, response))
 
     def _limit_refusals(self, caller: Caller, denial: Denial) -> None:
         """Who is refused often is told to wait; it costs a site nothing that shares the address."""
@@ -198,12 +199,24 @@ class _Answering:
     async def copy(self, response: httpx.Response) -> None:
         await self.whole(Response(response.content, response.status_code, _passed_back(response)))
 
-    async def stream(self, response: httpx.Response) -> None:
-        await self.whole(StreamingResponse(response.aiter_raw(), response.status_code, _passed_back(response)))
+    async def stream(self, response: httpx.Response, status: int) -> None:
+        await self.whole(StreamingResponse(response.aiter_raw(), status, _passed_back(response)))
 
 
 def _passed_back(response: httpx.Response) -> dict[str, str]:
     return {name: response.headers[name] for name in _PASSED_BACK if name in response.headers}
+
+
+def _status(head: Head, response: httpx.Response) -> int:
+    """Gone instead of forbidden, for a part of a message whose run has ended.
+
+    Told "forbidden", a SuperNode of flwr 1.42 ignores the message, but the client app that it has started answers all the
+    same. Each later answer then stays in the SuperNode until the next message comes: a round would wait for ever. Told
+    anything else, it drops the message and its client app.
+    """
+    if response.status_code == httpx.codes.FORBIDDEN and head.path in DELIVERY_CALLS:
+        return httpx.codes.GONE
+    return response.status_code
 
 
 def _refuse(denial: Denial) -> Response:

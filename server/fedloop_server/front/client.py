@@ -19,6 +19,7 @@ _LOG = logging.getLogger(__name__)
 _SECONDS = 2.0
 _REFUSALS = TypeAdapter(tuple[Refusal, ...])
 _ARRIVED = TypeAdapter(Arrived)
+_IDLE = TypeAdapter(dict[str, float])
 
 
 class _UnixConnection(HTTPConnection):
@@ -76,6 +77,17 @@ class FrontClient:
         except ValidationError as error:
             self._lost(error)
             return Arrived(since, ())
+
+    def idle_seconds(self) -> dict[str, float]:
+        """By site, how long its SuperNode has been waiting for a message; none when the front is down."""
+        answer = self._ask("GET", "/idle")
+        if answer is None:
+            return {}
+        try:
+            return _IDLE.validate_json(answer)
+        except ValidationError as error:
+            self._lost(error)
+            return {}
 
     def _ask(self, method: str, path: str, seconds: float = _SECONDS) -> bytes | None:
         connection = _UnixConnection(self._path, seconds)

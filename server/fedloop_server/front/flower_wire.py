@@ -27,6 +27,7 @@ from google.protobuf.message import DecodeError
 __all__ = [
     "CLOCK_AHEAD_SECONDS",
     "CLOCK_BEHIND_SECONDS",
+    "DELIVERY_CALLS",
     "FLEET_CALLS",
     "KEY_HEADER",
     "PREFIX",
@@ -52,6 +53,8 @@ PREFIX = b"/v1/fleet/"
 PULL_MESSAGES = PREFIX + b"pull-messages"
 PUSH_MESSAGES = PREFIX + b"push-messages"
 PUSH_OBJECT = PREFIX + b"push-object"
+DELIVERY_CALLS = frozenset({PREFIX + b"pull-object", PREFIX + b"confirm-message-received"})
+"""By which a SuperNode fetches a message that it has begun to work on."""
 FLEET_CALLS = frozenset(
     PREFIX + name
     for name in (

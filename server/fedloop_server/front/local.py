@@ -17,7 +17,7 @@ _LONGEST_WAIT = 60.0
 
 
 def local_app(front: FrontApp) -> Starlette:
-    """``POST /doorbell``, ``GET /refusals?since=N``, ``GET /replies?since=N&milliseconds=M``, ``GET /healthz``."""
+    """``POST /doorbell``, ``GET`` of ``/refusals?since=N``, ``/replies?since=N&milliseconds=M``, ``/idle``, ``/healthz``."""
 
     async def doorbell(request: Request) -> Response:  # noqa: ARG001  Starlette calls with it
         front.polls.ring()
@@ -36,6 +36,9 @@ def local_app(front: FrontApp) -> Starlette:
         arrived = await front.arrivals.since(int(since), min(int(seconds) / 1000, _LONGEST_WAIT))
         return JSONResponse(asdict(arrived))
 
+    async def idle(request: Request) -> Response:  # noqa: ARG001  Starlette calls with it
+        return JSONResponse(front.polls.idle_seconds())
+
     async def health(request: Request) -> Response:  # noqa: ARG001  Starlette calls with it
         ready = front.allowed is not None
         content = {
@@ -51,6 +54,7 @@ def local_app(front: FrontApp) -> Starlette:
             Route("/doorbell", doorbell, methods=["POST"]),
             Route("/refusals", refusals, methods=["GET"]),
             Route("/replies", replies, methods=["GET"]),
+            Route("/idle", idle, methods=["GET"]),
             Route("/healthz", health, methods=["GET"]),
         ]
     )

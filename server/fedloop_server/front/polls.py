@@ -43,6 +43,8 @@ class Pulled:
 
 @dataclass
 class _Held:
+    site: str
+    since: float  # by the event loop's clock
     wake: asyncio.Event = field(default_factory=asyncio.Event)
     end: _End | None = None
 
@@ -80,6 +82,11 @@ class Polls:
         """How many polls are held now."""
         return sum(line.held is not None for line in self._lines.values())
 
+    def idle_seconds(self) -> dict[str, float]:
+        """By site, how long the poll has been held that is held for it now."""
+        now = asyncio.get_running_loop().time()
+        return {line.held.site: now - line.held.since for line in self._lines.values() if line.held is not None}
+
     def ring(self) -> None:
         """New messages may be there: each poll asks at once."""
         for line in self._lines.values():
@@ -114,7 +121,7 @@ class Polls:
         loop = asyncio.get_running_loop()
         end = loop.time() + (0.0 if self._closing else min(self._hold_seconds, longest))
         line = self._lines.setdefault(node.header, _Line())
-        async with _holding(line, gone) as held:
+        async with _holding(line, _Held(node.site, loop.time()), gone) as held:
             while True:
                 held.wake.clear()
                 pulled = await self._ask(line, ask)
@@ -141,8 +148,7 @@ class Polls:
 
 
 @asynccontextmanager
-async def _holding(line: _Line, gone: Callable[[], Awaitable[None]]) -> AsyncIterator[_Held]:
-    held = _Held()
+async def _holding(line: _Line, held: _Held, gone: Callable[[], Awaitable[None]]) -> AsyncIterator[_Held]:
     if line.held is not None:
         line.held.stop(_End.ANEW)
     line.held = held

@@ -1,7 +1,7 @@
 """Questions under way: sent, asked again after errors that may pass, and given up.
 
-A site's process, its connection or Flower's record of it may die while it works. The site keeps what it has answered, so the
-same instruction is sent again and costs nothing twice.
+A site's process, its connection or Flower's record of it may die while it works, and a question or its answer may be lost on
+the way without a word. The site keeps what it has answered, so the same instruction is sent again and costs nothing twice.
 """
 
 from __future__ import annotations
@@ -36,11 +36,15 @@ _MAY_PASS = frozenset({2, 3, 4, 5, 8})
 
 @dataclass(frozen=True)
 class Patience:
-    """How often a site is asked again, and how long one that is not connected is waited for; in seconds."""
+    """How often a site is asked again, and how long one that is not connected is waited for; in seconds.
+
+    ``idle``: a site that waits for questions so long, and was asked before, has lost the question or its answer.
+    """
 
     first_pause: float = 0.5
     longest_pause: float = 5.0
     absence: float = 120.0
+    idle: float = 5.0
 
     def pause(self, tries: int) -> float:
         """Seconds before the next try, after so many."""
@@ -64,6 +68,8 @@ class _Open:
     began: float
     node: int = 0
     message: str | None = None
+    earlier: tuple[str, ...] = ()  # messages with this question that may still be answered
+    asked: float = 0.0  # when the message was sent
     tries: int = 0
     again: float = 0.0
     trouble: str = ""
@@ -191,17 +197,40 @@ class Asked:
     def _take(self, site: str, waiting: _Open) -> Iterator[SiteAnswer | SiteFailure]:
         """Pulls a site's reply; at most one is yielded."""
         node = self._roster.node(site)
-        if waiting.message is not None and node is not None and node != waiting.node:
-            waiting.message, waiting.again = None, 0.0  # it joined anew: nobody will answer at the old node
-        if waiting.message is None:
-            if node is not None and self._clock() >= waiting.again:
-                self._send([waiting], array_record(self._arrays))
+        if (
+            waiting.message is not None and node is not None and node != waiting.node
+        ):  # it joined anew: the old one is gone
+            waiting.message, waiting.earlier, waiting.again = None, (), 0.0
+        reply = self._late_reply(waiting)
+        if reply is None and waiting.message is not None:
+            reply = self._post.pull(waiting.message)
+            if reply is None:
+                self._mind_idleness(site, waiting)
+            elif reply.has_error() and self._try_again(waiting, reply.error.code):
+                return
+        if reply is not None:
+            del self._open[site]
+            yield self._read(site, waiting, reply)
+        elif waiting.message is None and node is not None and self._clock() >= waiting.again:
+            self._send([waiting], array_record(self._arrays))
+
+    def _late_reply(self, waiting: _Open) -> Message | None:
+        """The answer to a message that was taken for lost."""
+        for message in waiting.earlier:
+            reply = self._post.pull(message)
+            if reply is not None and not reply.has_error():
+                return reply
+        return None
+
+    def _mind_idleness(self, site: str, waiting: _Open) -> None:
+        """Asks again at once when a site waits for questions although it was asked one."""
+        if self._patience is None or self.overdue:
             return
-        reply = self._post.pull(waiting.message)
-        if reply is None or (reply.has_error() and self._try_again(waiting, reply.error.code)):
-            return
-        del self._open[site]
-        yield self._read(site, waiting, reply)
+        enough = self._patience.idle * 2.0 ** len(waiting.earlier)
+        if self._clock() - waiting.asked >= enough and self._roster.idle_seconds(site) >= self._patience.idle:
+            waiting.earlier += (waiting.message,) if waiting.message is not None else ()
+            waiting.message, waiting.again = None, 0.0
+            waiting.trouble = "the question or its answer was lost on the way"
 
     def _read(self, site: str, waiting: _Open, reply: Message) -> SiteAnswer | SiteFailure:
         traffic = self._traffic(waiting)
@@ -237,7 +266,7 @@ class Asked:
         if not messages:
             return
         for waiting, identifier in zip(sent, self._post.push(messages), strict=True):
-            waiting.message = identifier
+            waiting.message, waiting.asked = identifier, self._clock()
             if identifier is None and self._patience is not None:
                 waiting.again = self._clock() + self._patience.pause(waiting.tries)
                 waiting.trouble = "Flower did not take the message"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from flwr.serverapp import Grid
 
@@ -21,11 +21,13 @@ class Roster:
         self._grid = grid
         self._directory = surroundings.directory
         self._refusals = surroundings.refusals
+        self._idle_sites = surroundings.idle
         self._stop = surroundings.stop
         self._clock = clock
         self._active: frozenset[str] = frozenset()
         self._keys: dict[int, SiteKey] = {}
         self._nodes: dict[str, int] = {}
+        self._idle: Mapping[str, float] = {}
         self._seen: dict[str, float] = {}  # when a site was last connected
         self._began = self._looked = clock()
         self._newest_refusal = 0
@@ -57,6 +59,10 @@ class Roster:
         """How long a site has not been connected, as far as is known here."""
         return 0.0 if site in self._nodes else self._clock() - self._seen.get(site, self._began)
 
+    def idle_seconds(self, site: str) -> float:
+        """How long a site had been waiting for a question when it was looked at last; 0 when it was not, or nobody knows."""
+        return self._idle.get(site, 0.0)
+
     def kept_out(self, site: str) -> RefusedRequest | None:
         """Why a site cannot be connected: its clock, when the front said so since it was connected last."""
         refused = self.refused.get(site)
@@ -86,6 +92,8 @@ class Roster:
         self._active = self._directory.active()
         self._nodes = {key.site: node for node, key in self._keys.items() if node in there}
         self._looked = self._clock()
+        if self._idle_sites is not None:
+            self._idle = self._idle_sites.seconds()
         self._seen |= dict.fromkeys(self._nodes, self._looked)
         if self._refusals is not None:
             for refused in self._refusals.since(self._newest_refusal):

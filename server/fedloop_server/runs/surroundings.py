@@ -23,6 +23,7 @@ __all__ = [
     "Directory",
     "Doorbell",
     "FixedDirectory",
+    "IdleSites",
     "Refusals",
     "RefusedRequest",
     "SiteKey",
@@ -103,6 +104,13 @@ class Arrivals(Protocol):
         """Those after ``number``, 0 at first; waits at most ``seconds`` for one, or not at all when nobody can tell."""
 
 
+class IdleSites(Protocol):
+    """Which sites wait for a question."""
+
+    def seconds(self) -> Mapping[str, float]:
+        """By site, how long it has been waiting; sites that work, are not connected or cannot be seen are not there."""
+
+
 class StopWish(Protocol):
     """Whether a person wants a run to stop."""
 
@@ -138,4 +146,5 @@ class Surroundings:
     doorbell: Doorbell | None = None
     refusals: Refusals | None = None
     arrivals: Arrivals | None = None
+    idle: IdleSites | None = None
     stop: StopWish | None = None
