@@ -4,8 +4,9 @@ Addition of integers is associative, addition of floats is not: five vectors of 
 orders differ in half of the float32 sums and in none of these. Secure aggregation sums the same integers.
 
 With ``largest_value`` M and ``total_weight`` W, values are scaled by ``2**fraction_bits`` where ``fraction_bits`` is the
-greatest integer with ``M * W * 2**fraction_bits <= 2**62``; no sum of replies within the agreed weights can overflow. Each
-value is rounded once, so a weighted mean is off by at most ``2**-(fraction_bits + 1)``, besides the rounding of float64.
+greatest integer with ``M * W * 2**fraction_bits <= 2**62``, so that no sum of replies within the agreed weights can overflow, and
+``M * 2**fraction_bits <= 2**50``, so that one addition of floats makes a value whole. Each value is rounded once, so a weighted
+mean is off by at most ``2**-(fraction_bits + 1)``, besides the rounding of float64.
 """
 
 from __future__ import annotations
@@ -21,11 +22,16 @@ from fedloop_core.errors import UpdateRefused
 __all__ = ["FixedPointSum"]
 
 _SUM_BITS = 62  # one bit for the sign, one of reserve for the rounding of each term
-_CHUNK = 1 << 16  # values that are converted at once: both buffers stay in the processor's cache
+_VALUE_BITS = 50
+# From 2**52 to 2**53 floats are whole numbers, which their last bits spell out. Added to this one, a value of at most 50 bits is
+# rounded to the nearest whole number, as numpy's rint does, and the bits of the sum are those of this one plus that number.
+_WHOLE = 1.5 * 2.0**52
+_WHOLE_BITS = int(np.float64(_WHOLE).view(np.int64))
+_CHUNK = 1 << 15  # values that are converted at once: the buffer stays in the processor's cache
 
 
 class FixedPointSum:
-    """Adds replies as they arrive; holds one int64 for each value of the model and two small buffers."""
+    """Adds replies as they arrive; holds one int64 for each value of the model and a small buffer."""
 
     def __init__(self, spec: ArraySpec, *, largest_value: float, total_weight: int) -> None:
         if not (math.isfinite(largest_value) and largest_value > 0) or total_weight < 1:
@@ -33,11 +39,13 @@ class FixedPointSum:
         self.spec = spec
         self._largest_value = largest_value
         self._total_weight = total_weight
-        self.fraction_bits = _SUM_BITS - math.ceil(math.log2(largest_value * total_weight))
+        self.fraction_bits = min(
+            _SUM_BITS - math.ceil(math.log2(largest_value * total_weight)),
+            _VALUE_BITS - math.ceil(math.log2(largest_value)),
+        )
         self._scale = math.ldexp(1.0, self.fraction_bits)
         self._sums = [np.zeros(math.prod(shape), dtype=np.int64) for shape in spec.shapes]
         self._scaled = np.empty(_CHUNK, dtype=np.float64)
-        self._whole = np.empty(_CHUNK, dtype=np.int64)
         self.weight = 0
 
     @property
@@ -66,10 +74,11 @@ class FixedPointSum:
             values = np.ascontiguousarray(array).reshape(-1)
             for start in range(0, values.size, _CHUNK):
                 part = values[start : start + _CHUNK]
-                scaled, whole = self._scaled[: part.size], self._whole[: part.size]
+                scaled = self._scaled[: part.size]
                 np.multiply(part, self._scale, out=scaled, dtype=np.float64)
-                np.rint(scaled, out=scaled)
-                np.copyto(whole, scaled, casting="unsafe")
+                np.add(scaled, _WHOLE, out=scaled)
+                whole = scaled.view(np.int64)
+                np.subtract(whole, _WHOLE_BITS, out=whole)
                 if weight != 1:
                     np.multiply(whole, weight, out=whole)
                 into = total[start : start + _CHUNK]
