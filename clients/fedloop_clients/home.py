@@ -73,6 +73,7 @@ class SiteHome:
         self.daemon_socket = self.sockets / "daemon.sock"
         self.supervisor_file = folder / "supervisor.json"
         self.standing_file = folder / STANDING
+        self.shut_out_file = folder / "shut-out"  # there while the coordinator says that it has revoked this site
         self.approvals_file = folder / APPROVALS
 
     @property

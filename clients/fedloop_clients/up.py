@@ -128,6 +128,7 @@ def _supernode(
         working_folder=own,
         ready=PortOpen(node_port),
         restart_when=(home.authorities,),
+        rests_while=home.shut_out_file,
         handed=tuple(
             HandedFile(path, given / path.name, roles.user(MAIN))
             for path in (home.node_key, home.authorities, home.superexec_secret)

@@ -1,4 +1,4 @@
-"""One deployment for all tests of this folder: a coordinator and three sites with real processes, TLS and authentication."""
+"""One deployment for the tests of a file: a coordinator and three sites with real processes, TLS and authentication."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from deployment import Deployment, deployed
 SITES = ("north", "south", "west")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def rehearsal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
     """Set up by commands from empty folders; its sites have bundled rows and no limit of what may be told."""
     folder = tmp_path_factory.mktemp("d")

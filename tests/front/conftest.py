@@ -106,6 +106,7 @@ class PlayedService:
         self.path = path
         self.revision = 1
         self.nodes: dict[str, str] = {}
+        self.shut_out: dict[str, str] = {}
         self.joins: list[tuple[str, str, bytes]] = []
         self._server: uvicorn.Server | None = None
         self._thread: threading.Thread | None = None
@@ -116,7 +117,7 @@ class PlayedService:
                 if str(self.revision) != request.query_params["known"]:
                     break
                 await asyncio.sleep(0.02)
-            return JSONResponse({"revision": self.revision, "nodes": self.nodes})
+            return JSONResponse({"revision": self.revision, "nodes": self.nodes, "shut_out": self.shut_out})
 
         async def membership(request: Request) -> Response:
             self.joins.append((request.url.path, request.headers["fedloop-peer"], await request.body()))
@@ -140,6 +141,7 @@ class PlayedService:
             self.path.unlink(missing_ok=True)
 
     def allow(self, nodes: dict[str, str]) -> None:
+        self.shut_out = {key: site for key, site in (self.nodes | self.shut_out).items() if key not in nodes}
         self.nodes = nodes
         self.revision += 1
 

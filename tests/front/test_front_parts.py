@@ -99,7 +99,7 @@ def test_a_node_key_is_read_in_every_form(encoding: str) -> None:
     }
     content = KEY.public_key().public_bytes(*forms[encoding])
     assert load_node_key(content) == KEY.public_key()
-    document = f'{{"revision": 3, "nodes": {{"{b64encode(content).decode()}": "north"}}}}'
+    document = f'{{"revision": 3, "nodes": {{"{b64encode(content).decode()}": "north"}}, "shut_out": {{}}}}'
     assert AllowedNodes.from_json(document.encode()).nodes == ALLOWED.nodes
 
 
@@ -107,7 +107,7 @@ def test_a_key_that_cannot_be_read_keeps_nobody_else_out(caplog: pytest.LogCaptu
     other = ed25519.Ed25519PrivateKey.generate().public_key()
     bad = b64encode(other.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)).decode()
     good = NODE.header.decode()
-    document = f'{{"revision": 3, "nodes": {{"{bad}": "south", "%%": "east", "{good}": "north"}}}}'
+    document = f'{{"revision": 3, "nodes": {{"{bad}": "south", "%%": "east", "{good}": "north"}}, "shut_out": {{}}}}'
     with caplog.at_level(logging.ERROR):
         assert set(AllowedNodes.from_json(document.encode()).nodes) == {NODE.header}
     assert "south" in caplog.text
@@ -144,6 +144,16 @@ def test_a_call_with_a_broken_header_is_refused(name: bytes, value: bytes | None
     with pytest.raises(Denial) as caught:
         authenticate(without(name, value), ALLOWED, NOW)
     assert (caught.value.status, caught.value.site) == (401, "")
+
+
+def test_a_site_that_is_shut_out_is_told_by_name_when_it_proves_who_it_is() -> None:
+    shut_out = AllowedNodes(2, {}, {NODE.header: NODE})
+    with pytest.raises(Denial) as caught:
+        authenticate(head(), shut_out, NOW)
+    assert (caught.value.status, caught.value.reason, caught.value.site) == (401, Reason.REVOKED, "north")
+    with pytest.raises(Denial) as caught:
+        authenticate(without(SIGNATURE_HEADER, b64encode(b"x" * 100)), shut_out, NOW)
+    assert (caught.value.status, caught.value.reason, caught.value.site) == (401, Reason.SIGNATURE, "")
 
 
 def test_before_the_list_is_known_the_caller_shall_come_again() -> None:

@@ -139,6 +139,7 @@ def test_the_front_hears_at_once_who_may_speak(coordinator: Coordinator) -> None
     known = wait_until(lambda: _ask(coordinator, "/allowed?known=0").json(), "a list")
     header = base64.b64encode(coordinator.members.site("north").node_key).decode()
     assert known["nodes"] == {header: "north"}
+    assert known["shut_out"] == {}
     heard: list[dict[str, object]] = []
     began = time.monotonic()
 
@@ -155,6 +156,7 @@ def test_the_front_hears_at_once_who_may_speak(coordinator: Coordinator) -> None
     listening.join(DEADLINE)
     assert heard
     assert heard[0]["nodes"] == {}
+    assert heard[0]["shut_out"] == {header: "north"}
     assert time.monotonic() - began < 10
     assert site.name == "north"
 

@@ -208,6 +208,21 @@ def test_a_changed_file_and_a_request_restart_one_process(supervise: Supervise, 
     assert sum("restarts:" in line for line in running.told) == 2
 
 
+def test_a_process_rests_while_a_file_is_there(supervise: Supervise, tmp_path: Path) -> None:
+    mark = tmp_path / "shut-out"
+    running = supervise(spec("rests", SLEEPS, tmp_path, rests_while=mark), spec("other", SLEEPS, tmp_path))
+    wait_for(running.healthy)
+    first, other = running.pid("rests"), running.pid("other")
+    mark.write_text("")
+    wait_for(lambda: running.status().processes[0].state is ProcessState.WAITING, "it rests")
+    assert not running.status().healthy
+    time.sleep(0.5)  # it would have been started again by now
+    assert running.pid("rests") is None
+    mark.unlink()
+    wait_for(lambda: running.pid("rests") not in (None, first) and running.healthy(), "it was started again")
+    assert running.pid("other") == other
+
+
 def test_health_is_200_when_all_run_and_503_before(supervise: Supervise, tmp_path: Path) -> None:
     mark = tmp_path / "mark"
     running = supervise(spec("slow", SLEEPS, tmp_path, ready=FileThere(mark)), health=("127.0.0.1", 0))

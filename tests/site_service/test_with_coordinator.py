@@ -110,6 +110,7 @@ def test_a_site_that_is_revoked_says_so_at_once(start: Callable[[], Site], coord
     wait_until(lambda: site.service.daemon.activity().kind is ActivityKind.STOPPED, "it is stopped")
     assert site.service.daemon.activity().code == "FL-TRUST-008"
     wait_until(lambda: "revoked" in read_status(site.home.folder).hub, "its status says so")
+    assert "revoked" in site.home.shut_out_file.read_text()
 
 
 def test_a_site_that_leaves_is_let_go(start: Callable[[], Site], coordinator: Coordinator) -> None:

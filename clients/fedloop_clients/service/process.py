@@ -22,7 +22,7 @@ from fedloop_clients.socket_server import SocketServer
 from fedloop_clients.status import SiteStatus, write_status
 from fedloop_core.certificates import certificate_expiry
 from fedloop_core.durable import write_bytes
-from fedloop_core.errors import CertificateRefused, StorageError
+from fedloop_core.errors import CertificateRefused, SiteRevoked, StorageError
 from fedloop_core.processes.lock import folder_lock
 
 __all__ = ["SiteService"]
@@ -117,6 +117,14 @@ class SiteService:
         _LOG.warning("the coordinator's authorities were replaced, as it asked")
         self._connection.drop()
 
+    def _mark_shut_out(self, activity: Activity, standing: HubStanding) -> None:
+        """A SuperNode that is refused ends, and its supervisor would start it again for ever."""
+        if activity.code == SiteRevoked.code:
+            if not self._home.shut_out_file.exists():
+                write_bytes(self._home.shut_out_file, f"{standing.trouble}\n".encode())
+        elif not standing.trouble:
+            self._home.shut_out_file.unlink(missing_ok=True)
+
     def _show(self, activity: Activity, standing: HubStanding) -> None:
         try:
             expires = certificate_expiry(self._home.site_certificate.read_bytes())
@@ -135,6 +143,7 @@ class SiteService:
             certificate_expires_unix=expires,
         )
         try:
+            self._mark_shut_out(activity, standing)
             write_status(self._home.folder, status)
         except StorageError as error:
             _LOG.warning("%s", error)

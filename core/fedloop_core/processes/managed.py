@@ -58,7 +58,7 @@ class Managed:
 
     def start(self, now: float) -> None:
         """Starts it, when it is time; a start that fails is a death."""
-        if not self.life.may_start(now):
+        if not self.life.may_start(now) or self._rests():
             return
         self._marks = FileMarks.of(self.spec.restart_when)
         self._become(self.life.start(now))
@@ -111,6 +111,15 @@ class Managed:
         if FileMarks.of(self.spec.restart_when) != self._marks:
             self._tell(f"{self.spec.name} restarts: a file that it reads has changed")
             self.stop(now, why="a file that it reads has changed", again=True)
+
+    def rest_if_told(self, now: float) -> None:
+        """Stops it while the file is there that says so; it starts again when the file is gone."""
+        if self.life.state in (ProcessState.STARTING, ProcessState.RUNNING) and self._rests():
+            self._tell(f"{self.spec.name} rests while {self.spec.rests_while} is there")
+            self.stop(now, why=f"{self.spec.rests_while} is there", again=True)
+
+    def _rests(self) -> bool:
+        return self.spec.rests_while is not None and self.spec.rests_while.exists()
 
     def _group_has_ended(self, child: Child, now: float) -> bool:
         """What a process has started ends with it, by itself when it can: an app reports to Flower that it stops."""

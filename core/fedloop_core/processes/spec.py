@@ -98,6 +98,7 @@ class ProcessSpec:
         ready: when it does its work, and those after it may start; None is at once.
         after: names of those that must have been ready once, or had their time to become so, before it starts.
         restart_when: files whose change restarts the process.
+        rests_while: while this file is there, the process does not run.
         handed: files that are copied for it before each start.
         confined: it has no capabilities, so that the rights of files hold for it even when it runs as root.
     """
@@ -111,6 +112,7 @@ class ProcessSpec:
     ready: ReadyProbe | None = None
     after: tuple[str, ...] = ()
     restart_when: tuple[Path, ...] = ()
+    rests_while: Path | None = None
     handed: tuple[HandedFile, ...] = ()
     confined: bool = False
 

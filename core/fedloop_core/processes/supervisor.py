@@ -170,6 +170,7 @@ class Supervisor:
                 self._tell(f"{process.spec.name} restarts: somebody asked for it")
                 process.stop(now, why="a restart was asked for", again=True)
             process.restart_if_changed(now)
+            process.rest_if_told(now)
 
     def _pump(self, seconds: float) -> None:
         for key, _ in self._outputs.select(seconds):

@@ -81,7 +81,8 @@ def authenticate(head: Head, allowed: AllowedNodes | None, now_unix: float) -> N
     """
     if allowed is None:
         raise Denial(503, Reason.NOT_READY)
-    node = allowed.nodes.get(head.one(KEY_HEADER) or b"")
+    header = head.one(KEY_HEADER) or b""
+    node = allowed.nodes.get(header) or allowed.shut_out.get(header)
     if node is None:
         raise Denial(401, Reason.KEY)
     timestamp, signature = head.one(TIME_HEADER), head.one(SIGNATURE_HEADER)
@@ -94,6 +95,8 @@ def authenticate(head: Head, allowed: AllowedNodes | None, now_unix: float) -> N
         raise Denial(401, Reason.SIGNATURE) from error
     if not signed(node.key, timestamp, proof):
         raise Denial(401, Reason.SIGNATURE)
+    if header not in allowed.nodes:
+        raise Denial(401, Reason.REVOKED, site=node.site)
     if not -CLOCK_BEHIND_SECONDS < ahead < CLOCK_AHEAD_SECONDS:
         raise Denial(401, Reason.CLOCK, site=node.site, seconds=ahead)
     return node

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from base64 import b64decode
 from binascii import Error as Base64Error
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -27,6 +27,7 @@ _RETRY_SECONDS = 0.5
 class _Document(Strict):
     revision: int
     nodes: dict[str, str]  # base64 of a node key (OpenSSH, PEM or DER) → site
+    shut_out: dict[str, str]  # the same of sites that were revoked or have left
 
 
 @dataclass(frozen=True)
@@ -40,10 +41,11 @@ class Node:
 
 @dataclass(frozen=True)
 class AllowedNodes:
-    """Nodes by the header that names them."""
+    """Nodes by the header that names them. Those that are shut out are known, so that who knocks can be told by name."""
 
     revision: int
     nodes: dict[bytes, Node] = field(default_factory=dict)
+    shut_out: dict[bytes, Node] = field(default_factory=dict)
 
     @classmethod
     def from_json(cls, content: bytes) -> AllowedNodes:
@@ -53,16 +55,20 @@ class AllowedNodes:
             ValidationError: the answer is not what the service should send.
         """
         document = _Document.model_validate_json(content)
-        nodes = {}
-        for text, site in document.nodes.items():
-            try:
-                key = load_node_key(b64decode(text, validate=True))
-            except (ValueError, Base64Error) as error:
-                _LOG.error("the node key of site %s cannot be read and is not let in: %s", site, error)
-                continue
-            header = key_header(key)
-            nodes[header] = Node(site, header, key)
-        return cls(document.revision, nodes)
+        return cls(document.revision, _nodes(document.nodes), _nodes(document.shut_out))
+
+
+def _nodes(keys: Mapping[str, str]) -> dict[bytes, Node]:
+    nodes = {}
+    for text, site in keys.items():
+        try:
+            key = load_node_key(b64decode(text, validate=True))
+        except (ValueError, Base64Error) as error:
+            _LOG.error("the node key of site %s cannot be read and is not let in: %s", site, error)
+            continue
+        header = key_header(key)
+        nodes[header] = Node(site, header, key)
+    return nodes
 
 
 async def follow_allowed(socket: Path, take: Callable[[AllowedNodes], None]) -> None:

@@ -84,12 +84,12 @@ def _allowed(members: Members, board: MembershipBoard, known: int) -> dict[str, 
     """Answers at once when the front does not know the newest list, else when there is a newer one, or after a while."""
     board.wait(known, _HOLD_SECONDS)
     revision = members.revision()  # before the list: a change in between is told at the next call
-    nodes = {
-        base64.b64encode(site.node_key).decode(): site.name
-        for site in members.sites()
-        if site.state is SiteState.ACTIVE and site.node_key
-    }
-    return {"revision": revision, "nodes": nodes}
+    known_sites = [site for site in members.sites() if site.node_key]
+    nodes, shut_out = (
+        {base64.b64encode(site.node_key).decode(): site.name for site in known_sites if site.state in states}
+        for states in ({SiteState.ACTIVE}, {SiteState.REVOKED, SiteState.LEFT})
+    )
+    return {"revision": revision, "nodes": nodes, "shut_out": shut_out}
 
 
 async def _answered(request: Request, kind: type[Asked], handle: Callable[[Asked, str], Message]) -> Response:
