@@ -8,7 +8,7 @@ import os
 import secrets
 from pathlib import Path
 
-from fedloop_core.errors import StorageError
+from fedloop_core.errors import DiskFull, StorageError
 
 __all__ = ["append_line", "cut_back", "write_bytes", "write_secret"]
 
@@ -17,7 +17,8 @@ def write_bytes(path: Path, content: bytes, *, mode: int = 0o644) -> None:
     """Replaces ``path`` by ``content``, whole or not at all, also across a power cut.
 
     Raises:
-        StorageError: the disk is full or the folder cannot be written.
+        DiskFull: there is no room.
+        StorageError: the folder cannot be written.
     """
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
     try:
@@ -32,7 +33,7 @@ def write_bytes(path: Path, content: bytes, *, mode: int = 0o644) -> None:
     except OSError as error:
         with contextlib.suppress(OSError):  # not there, or its folder is none
             temporary.unlink()
-        raise StorageError(f"cannot write {path}: {error.strerror}.", hint="Free space or correct rights.") from error
+        raise _failed("write", path, error) from error
 
 
 def write_secret(path: Path, content: bytes) -> None:
@@ -46,7 +47,8 @@ def append_line(path: Path, line: str, *, sync: bool = True) -> None:
     A line that cannot be written whole is taken back, so that the next one does not continue it.
 
     Raises:
-        StorageError: the disk is full or the file cannot be written.
+        DiskFull: there is no room.
+        StorageError: the file cannot be written.
     """
     try:
         descriptor = _open_to_append(path)
@@ -65,9 +67,7 @@ def append_line(path: Path, line: str, *, sync: bool = True) -> None:
         finally:
             os.close(descriptor)
     except OSError as error:
-        raise StorageError(
-            f"cannot append to {path}: {error.strerror}.", hint="Free space or correct rights."
-        ) from error
+        raise _failed("append to", path, error) from error
 
 
 def cut_back(path: Path, length: int) -> None:
@@ -84,6 +84,12 @@ def cut_back(path: Path, length: int) -> None:
             os.fsync(file.fileno())
     except OSError as error:
         raise StorageError(f"cannot shorten {path}: {error.strerror}.", hint="Correct rights.") from error
+
+
+def _failed(what: str, path: Path, error: OSError) -> StorageError:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return DiskFull(f"cannot {what} {path}: {error.strerror}.", hint="Free space.")
+    return StorageError(f"cannot {what} {path}: {error.strerror}.", hint="Correct rights.")
 
 
 def _write_all(descriptor: int, content: bytes) -> None:

@@ -49,7 +49,8 @@ def drive(
     """
     plan = home.plan(run_id)
     with drives(home.run_folder(run_id)), closing(home.registry()) as registry:
-        journal = home.journal(run_id, audited(run_id, surroundings.audit, observe))
+        room = surroundings.room
+        journal = home.journal(run_id, audited(run_id, surroundings.audit, observe, room), room)
         _open(registry, plan)
         if not journal.state.ended:
             settle(registry, run_id, journal.state)

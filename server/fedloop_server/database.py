@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -10,10 +11,10 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy import URL, BigInteger, Connection, Engine, Integer, create_engine, event
 from sqlalchemy.engine import make_url
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.orm import DeclarativeBase, Session
 
-from fedloop_core.errors import StorageError
+from fedloop_core.errors import DiskFull, StorageError
 
 if TYPE_CHECKING:
     from sqlalchemy.engine.interfaces import DBAPIConnection
@@ -97,10 +98,21 @@ class Database:
             with session:
                 yield session
         except SQLAlchemyError as error:
+            if _is_full(error):
+                raise DiskFull(
+                    f"database {self._name} cannot be written: its disk is full.", hint="Free space."
+                ) from error
             raise StorageError(
                 f"database {self._name} failed: {str(error).splitlines()[0]}.",
                 hint="Look at the disk or the server, or restore the database from a backup.",
             ) from error
+
+
+def _is_full(error: SQLAlchemyError) -> bool:
+    cause = error.orig if isinstance(error, DBAPIError) else None
+    if isinstance(cause, sqlite3.Error):
+        return cause.sqlite_errorcode == sqlite3.SQLITE_FULL
+    return getattr(cause, "sqlstate", None) == "53100"  # PostgreSQL's disk_full
 
 
 def _parsed(url: str) -> URL:

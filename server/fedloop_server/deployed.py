@@ -14,6 +14,7 @@ from fedloop_server.home import CoordinatorHome
 from fedloop_server.manager.queue import RunQueue
 from fedloop_server.membership import Members
 from fedloop_server.membership.machine import SiteState
+from fedloop_server.runs.room import WaitsForRoom
 from fedloop_server.runs.surroundings import ArrivedReplies, RefusedRequest, SiteKey, Surroundings
 
 __all__ = [
@@ -123,6 +124,7 @@ def deployed_surroundings(home: CoordinatorHome, run_id: str) -> Iterator[Surrou
         members = home.members()
         stack.enter_context(closing(members.database))
         front = stack.enter_context(closing(FrontClient(home.folder / "sockets" / "front.sock")))
+        stop = QueuedStop(RunQueue(members.database), run_id)
         yield Surroundings(
             directory=MemberDirectory(members),
             heads=members.heads,
@@ -132,7 +134,8 @@ def deployed_surroundings(home: CoordinatorHome, run_id: str) -> Iterator[Surrou
             refusals=FrontRefusals(front),
             arrivals=FrontArrivals(front),
             idle=FrontIdleSites(front),
-            stop=QueuedStop(RunQueue(members.database), run_id),
+            stop=stop,
+            room=WaitsForRoom(stop),
         )
 
 

@@ -21,6 +21,7 @@ from fedloop_server.membership import Authorities, Members, Notices
 from fedloop_server.registry import Registry
 from fedloop_server.runs.journal import RunJournal
 from fedloop_server.runs.plan import RunPlan
+from fedloop_server.runs.room import Room
 from fedloop_server.runs.state import Event, RunState
 from fedloop_server.settings import SETTINGS_FILE, ServerSettings, load_settings, read_file
 from fedloop_server.sqlite_copy import copy_sqlite
@@ -136,9 +137,11 @@ class CoordinatorHome:
             raise RunError(f"there is no run {run_id} in {self.folder}.")
         return RunPlan.from_bytes(path.read_bytes())
 
-    def journal(self, run_id: str, observe: Callable[[RunState, Event], None] | None = None) -> RunJournal:
+    def journal(
+        self, run_id: str, observe: Callable[[RunState, Event], None] | None = None, room: Room | None = None
+    ) -> RunJournal:
         """The run's journal, replayed."""
-        return RunJournal(self.run_folder(run_id), durable=self.plan(run_id).durable, observe=observe)
+        return RunJournal(self.run_folder(run_id), durable=self.plan(run_id).durable, observe=observe, room=room)
 
     def trained_arrays(self, run_id: str) -> dict[str, NDArray[np.generic]]:
         """Weights and scaler at the end of a run: what a later run starts warm from.

@@ -53,7 +53,7 @@ def test_a_coordinator_from_an_empty_folder(typed: Typed) -> None:
     assert typed("init", "--key", "/k")[0] == 2
     standing = _told(typed, "status")
     assert (standing["name"], standing["processes"], standing["sites"], standing["runs"]) == ("hearts", [], [], [])
-    assert "No processes" in typed("status")[1]
+    assert "No process has run" in typed("status")[1]
 
 
 def test_sites_are_invited_and_shut_out(typed: Typed) -> None:

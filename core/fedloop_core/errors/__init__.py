@@ -70,7 +70,7 @@ from fedloop_core.errors.run import (
     UpdateRefused,
 )
 from fedloop_core.errors.settings import AlreadySetUp, NotSetUp, SettingsError, SettingsInvalid
-from fedloop_core.errors.storage import AuditBroken, BackupRefused, StorageError
+from fedloop_core.errors.storage import AuditBroken, BackupRefused, DiskFull, StorageError
 from fedloop_core.errors.task import TaskError, TaskInvalid, TaskUnreadable
 from fedloop_core.errors.trust import (
     AnswerRefused,
@@ -109,6 +109,7 @@ __all__ = [
     "DeviceError",
     "DeviceLost",
     "DeviceRefused",
+    "DiskFull",
     "EnrollmentRefused",
     "EnvelopeRefused",
     "ExportError",

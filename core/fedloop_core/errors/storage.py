@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fedloop_core.errors.root import FedloopError
 
-__all__ = ["AuditBroken", "BackupRefused", "StorageError"]
+__all__ = ["AuditBroken", "BackupRefused", "DiskFull", "StorageError"]
 
 
 class StorageError(FedloopError):
@@ -24,3 +24,9 @@ class BackupRefused(StorageError):
     """A backup that is damaged, of another coordinator, or that would overwrite something."""
 
     code = "FL-STORE-003"
+
+
+class DiskFull(StorageError):
+    """No space is left on a disk, or a quota is used up; nothing was written, and later tries may succeed."""
+
+    code = "FL-STORE-004"

@@ -144,6 +144,8 @@ def _reason(view: RunView) -> str:
     """Why it stands where it stands, when that needs saying."""
     if view.problem:
         return view.problem
+    if view.cramped and not view.ended:
+        return f"No space left on the disk of {view.folder}: it waits until there is, and then goes on by itself."
     if view.state.failure is not None and view.status == "failed":
         return f"{view.state.failure.code}: {view.state.failure.reason}"
     return "" if view.queued is None else view.queued.job.reason

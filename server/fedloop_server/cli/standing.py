@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import dataclass
 
 from sqlalchemy import select
@@ -11,6 +12,7 @@ from fedloop_core.processes import ProcessStatus, read_status
 from fedloop_server.cli.sites import site_json, tell_sites
 from fedloop_server.home import CoordinatorHome
 from fedloop_server.manager.tables import QueuedRunRow
+from fedloop_server.manager.views import LITTLE_ROOM
 from fedloop_server.membership import SiteRecord
 
 __all__ = ["Standing", "WaitingRun", "standing_of", "tell_standing"]
@@ -32,6 +34,7 @@ class Standing:
     processes: tuple[ProcessStatus, ...]
     sites: tuple[SiteRecord, ...]
     runs: tuple[WaitingRun, ...]
+    free_bytes: int
 
     def as_json(self) -> Told:
         """For machines."""
@@ -39,6 +42,7 @@ class Standing:
             "name": self.name,
             "processes": [process.model_dump(mode="json") for process in self.processes],
             "sites": [site_json(site) for site in self.sites],
+            "disk_free_bytes": self.free_bytes,
             "runs": [{"run": run.run_id, "status": run.status} for run in self.runs],
         }
 
@@ -50,6 +54,7 @@ def standing_of(home: CoordinatorHome) -> Standing:
         StorageError: the database cannot be read.
     """
     supervised = read_status(home.folder)
+    free = shutil.disk_usage(home.folder).free
     members = home.members()
     query = select(QueuedRunRow).where(~QueuedRunRow.settled).order_by(QueuedRunRow.number)
     try:
@@ -58,12 +63,14 @@ def standing_of(home: CoordinatorHome) -> Standing:
             runs = tuple(WaitingRun(row.run_id, row.status) for row in session.scalars(query))
     finally:
         members.database.close()
-    return Standing(home.settings.name, supervised.processes if supervised else (), sites, runs)
+    return Standing(home.settings.name, supervised.processes if supervised else (), sites, runs, free)
 
 
 def tell_standing(standing: Standing) -> None:
     """Prints it for people."""
     print(f"Coordinator {standing.name}")
+    if standing.free_bytes < LITTLE_ROOM:
+        print("No space left on its disk: runs wait until there is, and then go on by themselves.")
     if standing.processes:
         tell_table(
             ("PROCESS", "STATE", "PID", "SINCE", "RESTARTS"),
@@ -73,7 +80,7 @@ def tell_standing(standing: Standing) -> None:
             ],
         )
     else:
-        print("No processes: start them with `fedloop server up`.")
+        print("No process has run here yet: `fedloop server up` starts them, which takes some seconds.")
     print()
     tell_sites(standing.sites)
     print()

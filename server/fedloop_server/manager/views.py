@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,8 +16,10 @@ from fedloop_server.runs.lock import driver_of
 from fedloop_server.runs.plan import RunPlan
 from fedloop_server.runs.state import AttemptStarted, Event, Phase, RoundOpened, RunState
 
-__all__ = ["RunView", "load_view", "load_views", "run_names", "the_run"]
+__all__ = ["LITTLE_ROOM", "RunView", "load_view", "load_views", "run_names", "the_run"]
 
+LITTLE_ROOM = 16 << 20
+"""Bytes below which the databases of coordinator and Flower may fail."""
 _MOST_NAMED = 8
 _ENDS = {Phase.FINISHED: Status.FINISHED, Phase.FAILED: Status.FAILED, Phase.STOPPED: Status.STOPPED}
 _BEFORE_REOPENING = {Status.SCHEDULED, Status.QUEUED, Status.STARTING}
@@ -24,7 +27,10 @@ _BEFORE_REOPENING = {Status.SCHEDULED, Status.QUEUED, Status.STARTING}
 
 @dataclass(frozen=True)
 class RunView:
-    """One run. ``queued`` is None for runs that no queue started; ``problem`` says what of the run cannot be read."""
+    """One run. ``queued`` is None for runs that no queue started; ``problem`` says what of the run cannot be read.
+
+    ``free_bytes``: room on the disk of its folder.
+    """
 
     plan: RunPlan
     state: RunState
@@ -33,6 +39,12 @@ class RunView:
     driver: int | None
     folder: Path
     problem: str = ""
+    free_bytes: int | None = None
+
+    @property
+    def cramped(self) -> bool:
+        """Whether so little room is left that a run waits for more."""
+        return self.free_bytes is not None and self.free_bytes < LITTLE_ROOM
 
     @property
     def status(self) -> str:
@@ -132,4 +144,5 @@ def _view(home: CoordinatorHome, run_id: str, queued: QueuedRun | None) -> RunVi
         events = reader.news()
     except StorageError as error:
         problem = str(error)
-    return RunView(plan, reader.state, events, queued, driver, folder, problem)
+    free = shutil.disk_usage(folder).free
+    return RunView(plan, reader.state, events, queued, driver, folder, problem, free)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 
 from fedloop_core.audit import AuditAction
 from fedloop_core.errors import BudgetExhausted, LedgerRolledBack, PolicyRefused
+from fedloop_server.runs.room import Room, with_room
 from fedloop_server.runs.state import Event, RunFailed, RunFinished, RunState, RunStopped, SiteLeftOut
 from fedloop_server.runs.surroundings import Audit
 
@@ -20,18 +21,18 @@ _ACTIONS: Mapping[str, AuditAction] = {
 
 
 def audited(
-    run_id: str, audit: Audit | None, observe: Callable[[RunState, Event], None] | None
+    run_id: str, audit: Audit | None, observe: Callable[[RunState, Event], None] | None, room: Room | None = None
 ) -> Callable[[RunState, Event], None] | None:
     """An observer of a journal that also writes to the audit log, when there is one.
 
     Raises (when it is called):
-        StorageError: the log cannot be written.
+        StorageError: the log cannot be written, and ``room`` does not wait until it can.
     """
     if audit is None:
         return observe
 
     def told(state: RunState, event: Event) -> None:
-        _record(run_id, audit, state, event)
+        with_room(lambda: _record(run_id, audit, state, event), room)
         if observe is not None:
             observe(state, event)
 

@@ -116,7 +116,7 @@ class Candidate:
             else:
                 measured.extend(found)
         ordered = tuple(sorted(measured, key=lambda counts: counts.site))
-        self._exchange.keep()
+        self._journal.patiently(self._exchange.keep)
         self._journal.record(ArtifactMeasured(version=version, kind=artifact.kind, measured=ordered))
         return ordered
 

@@ -143,7 +143,7 @@ class RunDriver:
             sums = total.sum()
             self._model.set_moments(*(sums[name] for name in names))
         checkpoint = self._journal.save_checkpoint("round-0", self._model.all_arrays())
-        self.exchange.keep()
+        self._journal.patiently(self.exchange.keep)
         self._journal.record(ScalerFixed(checkpoint=checkpoint))
 
     def _restore(self) -> None:
@@ -181,7 +181,7 @@ class RunDriver:
         arrays = opened.move_model()
         before = self._clock()
         checkpoint = self._journal.save_checkpoint(f"round-{number}", arrays)
-        self.exchange.keep()
+        self._journal.patiently(self.exchange.keep)
         took = self._clock() - before
         left_out = tuple(out for out in self._journal.state.left_out if out.round == number and out.site in asked)
         self._journal.record(opened.closed(checkpoint, arrays, left_out, took, self._now_unix()))

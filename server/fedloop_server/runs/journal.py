@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,25 +12,34 @@ from numpy.typing import NDArray
 from fedloop_core.arrays import NamedArrays, arrays_from_bytes, arrays_to_bytes
 from fedloop_core.durable import append_line, cut_back, write_bytes
 from fedloop_core.errors import StorageError
+from fedloop_server.runs.room import Room, with_room
 from fedloop_server.runs.state import Event, EventAdapter, RunState, apply
 
 __all__ = ["RunJournal"]
+
+T = TypeVar("T")
 
 
 class RunJournal:
     """The events of one run in ``folder/journal.jsonl`` and its checkpoints beside it.
 
-    ``observe`` is called after each event with the state that it led to. Without ``durable`` nothing waits for the disk:
+    ``observe`` is called after each event with the state that it led to. ``room`` is told of a full disk. Without ``durable`` nothing waits for the disk:
     for rehearsals that nobody resumes after a power cut.
     """
 
     def __init__(
-        self, folder: Path, *, durable: bool = True, observe: Callable[[RunState, Event], None] | None = None
+        self,
+        folder: Path,
+        *,
+        durable: bool = True,
+        observe: Callable[[RunState, Event], None] | None = None,
+        room: Room | None = None,
     ) -> None:
         self._folder = folder
         self._path = folder / "journal.jsonl"
         self._durable = durable
         self._observe = observe
+        self._room = room
         self._length = 0  # bytes of the events that count
         self._doubtful = False  # whether a failed append may have left more than these
         self.state = self._replay()
@@ -43,23 +53,31 @@ class RunJournal:
         """
         state = apply(self.state, event)
         line = event.model_dump_json()
-        if self._doubtful:
-            cut_back(self._path, self._length)
-        self._doubtful = True
-        append_line(self._path, line, sync=self._durable)
-        self._doubtful = False
+        self.patiently(lambda: self._append(line))
         self._length += len(line.encode()) + 1
         self.state = state
         if self._observe is not None:
             self._observe(state, event)
         return state
 
+    def patiently(self, write: Callable[[], T]) -> T:
+        """Does what is to be written beside an event, and waits for room as the journal itself does.
+
+        Raises:
+            StorageError: it cannot be written.
+        """
+        return with_room(write, self._room)
+
     def save_checkpoint(self, name: str, arrays: NamedArrays) -> str:
-        """Stores arrays under a name and returns the file's name."""
+        """Stores arrays under a name and returns the file's name.
+
+        Raises:
+            StorageError: they cannot be written.
+        """
         file = f"{name}.safetensors"
         content = arrays_to_bytes(arrays)
         if self._durable:
-            write_bytes(self._folder / file, content)
+            self.patiently(lambda: write_bytes(self._folder / file, content))
         else:  # the attempt's first event made the folder
             (self._folder / file).write_bytes(content)
         return file
@@ -75,6 +93,13 @@ class RunJournal:
         except OSError as error:
             raise StorageError(f"checkpoint {file} of {self._folder.name} cannot be read: {error.strerror}.") from error
         return arrays_from_bytes(content, names)
+
+    def _append(self, line: str) -> None:
+        if self._doubtful:
+            cut_back(self._path, self._length)
+        self._doubtful = True
+        append_line(self._path, line, sync=self._durable)
+        self._doubtful = False
 
     def _replay(self) -> RunState:
         state = RunState()

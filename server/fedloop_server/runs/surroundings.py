@@ -6,12 +6,13 @@ they are objects in memory, and most are absent.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from fedloop_core.audit import AuditAction, AuditEntry, AuditHead
 from fedloop_core.audit.entries import Detail
+from fedloop_core.errors import DiskFull
 from fedloop_core.keys import VerifyingKey
 from fedloop_server.runs.heads import LedgerHeads, MemoryHeads
 
@@ -148,3 +149,4 @@ class Surroundings:
     arrivals: Arrivals | None = None
     idle: IdleSites | None = None
     stop: StopWish | None = None
+    room: Callable[[DiskFull], None] | None = None  # is told of a full disk; returns when another try is worth it
