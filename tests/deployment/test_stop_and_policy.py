@@ -113,8 +113,7 @@ def test_a_site_pauses_and_another_waits_for_approval(rehearsal: Deployment, tmp
 
 
 def resume(deployment: Deployment, run: str) -> None:
-    """Lets a run go on that is stopped, or about to be, and waits until it has finished."""
-    wait_until("the stop", lambda: deployment.show(run)["line"]["status"] == "stopped", PATIENCE)
+    """Lets a run go on that is stopped, or just about to be, and waits until it has finished."""
     deployment.fedloop("run", "resume", run, "--home", str(deployment.home))
     wait_until("the end", lambda: bool(deployment.events(run, "run-finished")), PATIENCE)
 

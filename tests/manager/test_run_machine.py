@@ -370,6 +370,21 @@ def test_a_resumed_run_goes_to_the_end_of_the_queue_and_gets_a_new_attempt() -> 
     assert world.journal["a"].end is None
 
 
+def test_a_resume_while_it_is_being_stopped_waits_until_all_have_let_go() -> None:
+    world = begun()
+    world.cannot_stop = True
+    world.wish("a", Wish.STOP)
+    while world.job("a").status is not Status.STOPPING:
+        world.tick()
+    world.wish("a", Wish.RESUME)
+    world.settle(20)
+    assert world.job("a").status is Status.STOPPING
+    world.cannot_stop = False
+    world.settle(40)
+    assert world.job("a").status is Status.STARTING
+    assert len(world.attempts) == 2
+
+
 def test_a_series_plans_its_next_run_when_one_starts_and_skips_what_was_missed() -> None:
     world = World()
     world.submit("n-1", status=Status.SCHEDULED, not_before=NOW - 250.0, every_seconds=100.0, series="n")

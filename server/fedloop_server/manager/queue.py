@@ -99,7 +99,7 @@ class RunQueue:
             return _queued(row)
 
     def wish_resume(self, run_id: str) -> QueuedRun:
-        """Wants a run that was stopped or failed to go on.
+        """Wants a run to go on that was stopped or failed, or that is about to be.
 
         Raises:
             RunError: it is not in the queue, has finished, or goes on.
@@ -112,9 +112,7 @@ class RunQueue:
                     f"run {run_id} has finished: there is nothing to resume.",
                     hint="`fedloop run start TASK --warm-from VERSION` trains its version further.",
                 )
-            if status is Status.STOPPING:
-                raise RunError(f"run {run_id} is being stopped.", hint="Resume it when it is stopped.")
-            if not status.over:
+            if not status.over and status is not Status.STOPPING:  # which is queued again as soon as all have let go
                 raise RunError(f"run {run_id} is {status}: it goes on by itself.", hint=f"fedloop run show {run_id}")
             row.wish = Wish.RESUME.value
             return _queued(row)
