@@ -1,6 +1,6 @@
 """What a round's folding takes: memory and time against a bare axpy and against Flower's FedAvg, on the same replies.
 
-    python benchmarks/aggregate.py [--short] [--json]
+    python benchmarks/aggregate.py [--part folding | deployed] [--short] [--json]
 
 Part 1, a micro-benchmark: 20 replies of 25 million float32 parameters in 50 arrays, weights 100 to 119, through the update
 gate (layout, finite, norm) and the int64 fixed-point sum, and then the step to the next model. Every rival runs in a process of
@@ -17,7 +17,8 @@ Flower's replies are all there before, as they are when ``aggregate_train`` is c
 and torch's buffers do not pass through what tracemalloc sees. Models are of 4 bytes a parameter. Seconds leave out the making of
 replies.
 
-Part 2, over a real SuperLink, is not here yet: it will tell the growth of the ServerApp's memory for 5 and for 50 replies.
+Part 2, over a real deployment's coordinator (``aggregate_deployed``): the growth of the ServerApp's memory in a round with a model
+of 25 million parameters and 5 replies, and with 50, and the peak of the SuperLink's, which keeps every reply until it is fetched.
 """
 
 from __future__ import annotations
@@ -33,10 +34,12 @@ import platform
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -261,29 +264,64 @@ def measure(short: bool) -> dict[str, object]:
     }
 
 
+REPLIES_DEPLOYED, HIDDEN_DEPLOYED = {False: (5, 50), True: (2, 6)}, {False: 5000, True: 700}  # by --short
+
+
+def measure_deployed(short: bool) -> dict[str, object]:
+    """Part 2; ``growth_ratio`` is the growth with many replies over that with few."""
+    from aggregate_deployed import measure as measure_growth
+
+    with TemporaryDirectory(prefix="fedloop-aggregate-") as folder:
+        few, many = measure_growth(Path(folder), REPLIES_DEPLOYED[short], HIDDEN_DEPLOYED[short])
+    return {
+        "rounds": [asdict(few), asdict(many)],
+        "growth_models": max(few.serverapp_models, many.serverapp_models),
+        "growth_ratio": many.serverapp_models / few.serverapp_models,
+        "superlink_models": [round(told.superlink_growth_models, 2) for told in (few, many)],
+    }
+
+
 def main() -> None:
     """Entry point."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--short", action="store_true", help="5 replies of 2.5 million parameters")
     parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--part", choices=("folding", "deployed"), help="one of the two parts alone")
     parser.add_argument("--child", choices=sorted(RIVALS), help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     if chosen.child:
         print(json.dumps(asdict(RIVALS[chosen.child](SHORT if chosen.short else FULL))))
         return
-    document = measure(chosen.short)
+    folding = measure(chosen.short) if chosen.part != "deployed" else None
+    deployed = measure_deployed(chosen.short) if chosen.part != "folding" else None
     if chosen.json:
-        print(json.dumps(document))
+        print(json.dumps({**(folding or {}), "deployed": deployed}))
         return
-    size = SHORT if chosen.short else FULL
+    if folding is not None:
+        tell_folding(folding, SHORT if chosen.short else FULL)
+    if deployed is not None:
+        tell_deployed(deployed)
+
+
+def tell_deployed(document: Mapping[str, Any]) -> None:
+    """Prints part 2 for people."""
+    print("deployed: one round over a real SuperLink, growth of memory in models")
+    print(f"{'replies':>8}{'ServerApp':>11}{'SuperLink':>11}{'SuperLink, MiB':>16}{'seconds':>9}")
+    for told, superlink in zip(document["rounds"], document["superlink_models"], strict=True):
+        print(
+            f"{told['replies']:8}{told['serverapp_models']:11.2f}{superlink:11.2f}{told['superlink_mib']:16.0f}{told['seconds']:9.1f}"
+        )
+    print(f"ServerApp with many replies / with few: {document['growth_ratio']:.3f}")
+
+
+def tell_folding(document: Mapping[str, Any], size: Size) -> None:
+    """Prints part 1 for people."""
     print(
         f"micro-benchmark: {size.replies} replies of {size.model_bytes / _MIB:.0f} MiB in {size.arrays} arrays, one thread"
     )
     print(f"{'':8}{'seconds':>9}{'peak, models':>14}{'replies, models':>17}")
-    rivals = document["rivals"]
-    if isinstance(rivals, dict):
-        for name, told in rivals.items():
-            print(f"{name:8}{told['seconds']:9.3f}{told['peak_models']:14.2f}{told['replies_models']:17.0f}")
+    for name, told in document["rivals"].items():
+        print(f"{name:8}{told['seconds']:9.3f}{told['peak_models']:14.2f}{told['replies_models']:17.0f}")
     print(f"ours / axpy: {document['ratio_axpy']:.1f}, ours / Flower: {document['ratio_flower']:.2f}")
     print(f"{document['cores']} cores, load {document['load']:.1f}, {document['versions']}")
 

@@ -10,7 +10,6 @@ that Flower hands over, and what the allocator keeps.
 from __future__ import annotations
 
 import contextlib
-import json
 import threading
 import time
 from dataclasses import dataclass
@@ -36,19 +35,21 @@ rounds = { count = 1, evaluate_every = 0, quorum = 1.0, deadline_seconds = 1800.
 
 @dataclass(frozen=True)
 class Process:
-    """Peaks of the resident set, bytes."""
+    """Bytes: the ServerApp's peak, the SuperLink's peak, and how far that is above what it held before the round."""
 
     serverapp: int
     superlink: int
+    superlink_growth: int
 
 
 @dataclass(frozen=True)
 class Growth:
-    """One round with so many replies: growth of the ServerApp in models, the SuperLink's peak in MiB, and seconds."""
+    """One round with so many replies: growth of ServerApp and SuperLink in models, the SuperLink's peak in MiB, and seconds."""
 
     replies: int
     model_bytes: int
     serverapp_models: float
+    superlink_growth_models: float
     superlink_mib: float
     seconds: float
 
@@ -75,7 +76,14 @@ def measure(folder: Path, replies: tuple[int, ...], hidden: int) -> tuple[Growth
                 large, seconds = _round(deployment, folder, f"large-{count}", hidden, count)
             model = _parameters(hidden) * 4
             found.append(
-                Growth(count, model, (large.serverapp - small.serverapp) / model, large.superlink / _MIB, seconds)
+                Growth(
+                    replies=count,
+                    model_bytes=model,
+                    serverapp_models=(large.serverapp - small.serverapp) / model,
+                    superlink_growth_models=large.superlink_growth / model,
+                    superlink_mib=large.superlink / _MIB,
+                    seconds=seconds,
+                )
             )
         return tuple(found)
     finally:
@@ -95,6 +103,9 @@ def _round(deployment: Deployment, folder: Path, name: str, hidden: int, sites: 
     task = folder / f"{name}.toml"
     task.write_text(_TASK.replace("NAME", name).replace("HIDDEN", f"[{hidden}, {hidden}]"))
     run = deployment.start_run(str(task), "--no-export", "--seed", "1", "--name", name, "--sites", str(sites))
+    superlink = deployment.processes("coordinator")["superlink"]
+    Path(f"/proc/{superlink}/clear_refs").write_text("5")  # its peak starts again from here
+    held = _memory(superlink, "VmRSS")
     peaks = _Peaks(deployment.home / "runs" / run / "driver.lock")
     with peaks:
         end = deployment.wait_for_end(run, 3600)
@@ -104,8 +115,8 @@ def _round(deployment: Deployment, folder: Path, name: str, hidden: int, sites: 
     if len(closed["folded"]) != sites:
         raise RuntimeError(f"{name}: {len(closed['folded'])} of {sites} replies were folded")
     (opened,) = deployment.events(run, "round-opened")
-    superlink = _peak(deployment.processes("coordinator")["superlink"])
-    return Process(peaks.highest, superlink), float(closed["unix"]) - float(opened["unix"])
+    highest = _memory(superlink, "VmHWM")
+    return Process(peaks.highest, highest, highest - held), float(closed["unix"]) - float(opened["unix"])
 
 
 class _Peaks:
@@ -127,21 +138,12 @@ class _Peaks:
     def _watch(self) -> None:
         while not self._over.is_set():
             with contextlib.suppress(OSError, ValueError, IndexError):  # not there yet, or gone
-                self.highest = max(self.highest, _peak(int(self._lock.read_text().split()[0])))
+                self.highest = max(self.highest, _memory(int(self._lock.read_text().split()[0]), "VmHWM"))
             time.sleep(0.02)
 
 
-def _peak(pid: int) -> int:
+def _memory(pid: int, field: str) -> int:
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith("VmHWM:"):
+        if line.startswith(f"{field}:"):
             return int(line.split()[1]) * 1024
     return 0
-
-
-if __name__ == "__main__":  # for a look by hand
-    import sys
-    import tempfile
-
-    with tempfile.TemporaryDirectory() as name:
-        for growth in measure(Path(name), tuple(int(n) for n in sys.argv[2:]), int(sys.argv[1])):
-            print(json.dumps(growth.__dict__))

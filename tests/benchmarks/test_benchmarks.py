@@ -45,7 +45,7 @@ def test_simulate_compares_with_flower_and_with_bare_loops() -> None:
 @pytest.mark.slow
 def test_aggregate_folds_in_the_memory_of_two_models_and_a_half_and_ends_where_flower_does() -> None:
     ran = subprocess.run(
-        [sys.executable, "benchmarks/aggregate.py", "--short", "--json"],
+        [sys.executable, "benchmarks/aggregate.py", "--part", "folding", "--short", "--json"],
         cwd=REPOSITORY,
         capture_output=True,
         text=True,
@@ -58,3 +58,23 @@ def test_aggregate_folds_in_the_memory_of_two_models_and_a_half_and_ends_where_f
     assert 1.9 < told["peak_models"] <= 2.5
     assert told["ratio_axpy"] > 0
     assert told["ratio_flower"] > 0
+
+
+@pytest.mark.long
+@pytest.mark.slow
+@pytest.mark.xdist_group("deployment")
+def test_a_serverapp_does_not_grow_with_the_number_of_replies() -> None:
+    ran = subprocess.run(
+        [sys.executable, "benchmarks/aggregate.py", "--part", "deployed", "--short", "--json"],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr[-2000:]
+    deployed = json.loads(ran.stdout)["deployed"]
+    assert [told["replies"] for told in deployed["rounds"]] == [2, 6]
+    model = deployed["rounds"][0]["model_bytes"]
+    few, many = (told["serverapp_models"] * model for told in deployed["rounds"])
+    assert abs(many - few) < 2 * model  # three times the replies; what the allocator keeps is of that order here
