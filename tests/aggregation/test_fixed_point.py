@@ -68,14 +68,17 @@ def test_the_mean_is_the_weighted_mean_within_the_stated_error(seed: int, sites:
     exponent=st.integers(-6, 12),
     weight=st.integers(1, 10**6),
     more=st.integers(0, 10**9),
+    dtype=st.sampled_from(["float32", "float64"]),
 )
-def test_each_value_is_rounded_to_the_nearest_whole_number(value: float, exponent: int, weight: int, more: int) -> None:
+def test_each_value_is_rounded_to_the_nearest_whole_number(
+    value: float, exponent: int, weight: int, more: int, dtype: str
+) -> None:
     largest = 2.0**exponent
-    reply = {"weight": np.array([value * largest, largest, -largest])}
+    reply = {"weight": np.array([value * largest, largest, -largest]).astype(dtype)}
     total = FixedPointSum(ArraySpec.of(reply), largest_value=largest, total_weight=weight + more)
     total.add(reply, weight)
     for summed, given_value in zip(total.sum()["weight"], reply["weight"], strict=True):
-        whole = round(math.ldexp(given_value, total.fraction_bits))  # to even, as the standard for floats has it
+        whole = round(math.ldexp(float(given_value), total.fraction_bits))  # to even, as the standard for floats has it
         assert summed == math.ldexp(float(whole * weight), -total.fraction_bits)
 
 

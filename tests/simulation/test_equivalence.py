@@ -22,6 +22,7 @@ from fedloop_core.task.document import FederatedAveraging, Task
 from fedloop_core.task.presets import load_preset
 from fedloop_server.aggregation.fixed_point import FixedPointSum
 from fedloop_server.runs.state import Event, RoundClosed, RunState
+from fedloop_server.runs.thinning import nothing_is_thinned
 from fedloop_simulations.data import SiteRows, load_world
 
 SEED = 11
@@ -76,7 +77,10 @@ def test_every_round_is_a_round_of_federated_averaging(federation: Make) -> None
     task = breast_cancer(privacy={"epsilon": float("inf")})
     rows = rows_of(task)
     members = federation(task, rows, SEED)
-    state = members.run()
+    runs = members.home.folder / "runs"
+    runs.mkdir(parents=True, exist_ok=True)
+    with nothing_is_thinned(runs):
+        state = members.run()
     assert state.failure is None
     journal = members.home.journal("run-1")
     names = tuple(members.home.trained_arrays("run-1"))

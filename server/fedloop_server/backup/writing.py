@@ -27,6 +27,7 @@ from fedloop_server.backup.manifest import (
 from fedloop_server.backup.moment import Moment, moment_of
 from fedloop_server.backup.owners import owned
 from fedloop_server.backup.walking import Kind, Walk, kind_of
+from fedloop_server.runs.thinning import nothing_is_thinned
 
 __all__ = ["BackedUp", "Progress", "back_up", "unseen"]
 
@@ -92,7 +93,10 @@ def back_up(
     _check_target(home, target)
     temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
     try:
-        with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as scratch:
+        with (
+            tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as scratch,
+            nothing_is_thinned(home / "runs"),
+        ):
             with moment_of(home, keys=keys) as moment:
                 listing = _list(home, moment, Path(scratch), keys=keys)
             manifest = _write(temporary, listing, moment, unix, keys=keys, notes=notes, progress=progress)

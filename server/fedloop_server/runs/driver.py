@@ -185,6 +185,7 @@ class RunDriver:
         took = self._clock() - before
         left_out = tuple(out for out in self._journal.state.left_out if out.round == number and out.site in asked)
         self._journal.record(opened.closed(checkpoint, arrays, left_out, took, self._now_unix()))
+        self._journal.thin()
 
     def _note_revoked(self, number: int) -> None:
         """Members that are no longer active are not asked, and the quorum does not wait for them."""

@@ -14,10 +14,12 @@ from fedloop_core.durable import append_line, cut_back, write_bytes
 from fedloop_core.errors import StorageError
 from fedloop_server.runs.room import Room, with_room
 from fedloop_server.runs.state import Event, EventAdapter, RunState, apply
+from fedloop_server.runs.thinning import thin
 
 __all__ = ["RunJournal"]
 
 T = TypeVar("T")
+_KEPT = 2  # checkpoints: the newest, and the one before it should that one be damaged
 
 
 class RunJournal:
@@ -93,6 +95,10 @@ class RunJournal:
         except OSError as error:
             raise StorageError(f"checkpoint {file} of {self._folder.name} cannot be read: {error.strerror}.") from error
         return arrays_from_bytes(content, names)
+
+    def thin(self) -> None:
+        """Deletes all checkpoints but those of the last two rounds: the run goes on from the last one."""
+        thin(self._folder, frozenset(closed.checkpoint for closed in self.state.rounds[-_KEPT:]))
 
     def _append(self, line: str) -> None:
         if self._doubtful:
