@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Self
 
 from fedloop_clients import approvals as approvals_module
-from fedloop_clients import heads, standing
+from fedloop_clients import heads, standing, trusted
 from fedloop_clients.approvals import Approvals
 from fedloop_clients.auditing import SiteAudit
 from fedloop_clients.policy import SitePolicy
 from fedloop_clients.standing import StandingFile
+from fedloop_clients.trusted import TrustedFile
 from fedloop_core.audit import AuditLog
 
 __all__ = ["SiteControls"]
@@ -31,11 +32,12 @@ class SiteControls:
     standing: StandingFile
     guard: Path | None
     audit: SiteAudit
+    trusted: TrustedFile
 
     @classmethod
     def in_memory(cls, site: str, policy: SitePolicy) -> Self:
         """Of a rehearsal: nothing is kept, nobody changes anything."""
-        return cls(lambda: policy, Approvals(None), StandingFile(None), None, SiteAudit(site, None))
+        return cls(lambda: policy, Approvals(None), StandingFile(None), None, SiteAudit(site, None), TrustedFile(None))
 
     @classmethod
     def of_folder(cls, site: str, folder: Path, policy_source: Callable[[], SitePolicy], log: AuditLog | None) -> Self:
@@ -46,6 +48,7 @@ class SiteControls:
             StandingFile(folder / standing.FILE_NAME),
             folder / heads.FILE_NAME,
             SiteAudit(site, log),
+            TrustedFile(folder / trusted.FILE_NAME),
         )
 
     def policy(self) -> SitePolicy:

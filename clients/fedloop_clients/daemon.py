@@ -142,12 +142,15 @@ class SiteDaemon:
         """Acts on what came over the hub: a run that is called off. New authorities are returned, for the caller to trust.
 
         Raises:
-            EnvelopeRefused: not signed for this site, expired, or neither of these two kinds; nothing was done.
+            EnvelopeRefused: not signed for this site, expired, older than the authorities that hold, or neither of these two
+                kinds; nothing was done.
             VersionRefused: the coordinator's generation is too far away.
             StorageError: a cancel cannot be kept over a restart; until then it holds.
         """
         try:
             taken = open_notice(envelope, self._key, site=self.site, now_unix=self._clock(), protocol=self._protocol)
+            if isinstance(taken, AuthoritiesTrusted):
+                self._controls.trusted.accept(taken.expires_unix)
         except FedloopError as error:
             self._controls.audit.refused(error, "")
             raise

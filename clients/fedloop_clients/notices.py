@@ -23,9 +23,10 @@ class RunCalledOff:
 
 @dataclass(frozen=True)
 class AuthoritiesTrusted:
-    """From now on exactly these authorities (PEM bundle) are the coordinator's."""
+    """From now on exactly these authorities (PEM bundle) are the coordinator's; ``expires_unix`` is the notice's."""
 
     certificates: bytes
+    expires_unix: int
 
 
 NoticeTaken = RunCalledOff | AuthoritiesTrusted
@@ -53,6 +54,6 @@ def open_notice(envelope: bytes, key: VerifyingKey, *, site: str, now_unix: int,
         case "cancel_run" if instruction.run_id:
             return RunCalledOff(instruction.run_id, instruction.attempt)
         case "trust_authorities" if instruction.trust_authorities.certificates:
-            return AuthoritiesTrusted(instruction.trust_authorities.certificates)
+            return AuthoritiesTrusted(instruction.trust_authorities.certificates, instruction.expires_unix)
         case _:
             raise EnvelopeRefused(f"site {site}: a notice says nothing that may come over the hub.", reason="work")

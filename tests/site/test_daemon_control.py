@@ -347,7 +347,21 @@ def test_a_cancel_before_the_description_holds(site: Site) -> None:
 
 def test_new_authorities_are_handed_on_as_they_were_signed(site: Site) -> None:
     envelope = site.notice(run_id="", trust_authorities=TrustAuthorities(certificates=b"PEM"))
-    assert site.daemon.notice(envelope) == AuthoritiesTrusted(b"PEM")
+    taken = site.daemon.notice(envelope)
+    assert isinstance(taken, AuthoritiesTrusted)
+    assert taken.certificates == b"PEM"
+    assert site.daemon.notice(envelope) == taken  # the hub repeats what was not acknowledged
+
+
+def test_authorities_that_were_rolled_away_do_not_come_back(site: Site) -> None:
+    old = site.notice(run_id="", expires_unix=NOW + 500, trust_authorities=TrustAuthorities(certificates=b"OLD"))
+    new = site.notice(run_id="", expires_unix=NOW + 600, trust_authorities=TrustAuthorities(certificates=b"NEW"))
+    site.daemon.notice(old)
+    site.daemon.notice(new)
+    with pytest.raises(EnvelopeRefused) as caught:
+        site.daemon.notice(old)
+    assert caught.value.fields["reason"] == "replayed"
+    assert AuditAction.ENVELOPE_REFUSED in site.recorded()
 
 
 BAD_NOTICES = [
