@@ -17,6 +17,7 @@ from fedloop_core.processes.environment import SYSTEM_PATH, flower_environment, 
 from fedloop_core.processes.ports import check_ports, check_socket_path
 from fedloop_core.processes.roles import FLOWER, MAIN, RELAY, Roles
 from fedloop_core.processes.spec import HandedFile, PortOpen, ProcessSpec, SocketAnswers
+from fedloop_core.processes.whole import whole
 
 __all__ = ["SITE_USERS", "check_site", "prepare_site", "site_specs"]
 
@@ -115,8 +116,8 @@ def _supernode(
     given = own / "given"
     return ProcessSpec(
         name="supernode",
-        command=(
-            _program("flower-supernode"),
+        command=whole(
+            "flower-supernode",
             *("--superlink", membership.fleet_address, "--root-certificates", str(given / home.authorities.name)),
             *("--auth-supernode-private-key", str(given / home.node_key.name)),
             *("--host", "127.0.0.1", "--port", str(node_port), "--isolation", "process"),
