@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import grpc
 import pytest
+from tests.onboarding.bad_fronts import BAD_FRONTS, BadFront
 
 from fedloop_clients.doctor import CHECKS, Check, Finding, Level, Scene, examine
 from fedloop_clients.home import SiteHome
@@ -183,25 +184,6 @@ def test_a_closed_port_and_an_unknown_name(joined_home: SiteHome, unused_port: i
     assert "tls" not in found
 
 
-@dataclass(frozen=True)
-class BadFront:
-    name: str
-    names: tuple[str, ...]
-    days_ago: int
-    own_authority: bool
-    words: str
-
-
-BAD_FRONTS = (
-    BadFront(
-        "interception", ("127.0.0.1",), 0, False, "is not of this federation's authority. The certificate seen is of"
-    ),
-    BadFront("expired", ("127.0.0.1",), 60, True, "expired on 20"),
-    BadFront("not yet valid", ("127.0.0.1",), -2, True, "is not valid before 20"),
-    BadFront("another name", ("other.test",), 0, True, "is for other.test"),
-)
-
-
 @pytest.mark.parametrize("bad", BAD_FRONTS, ids=lambda bad: bad.name)
 def test_wrong_certificates(
     bad: BadFront,
@@ -210,8 +192,7 @@ def test_wrong_certificates(
     fronts: Callable[[tuple[bytes, bytes]], Front],
     pkis: Callable[[str], Pki],
 ) -> None:
-    pki = coordinator.pki if bad.own_authority else pkis("interceptor")
-    front = fronts(pki.server(*bad.names, at_unix=int(time.time()) - bad.days_ago * 86_400))
+    front = bad.start(coordinator.pki, fronts, pkis)
     found = told(scene_of(moved(joined_home, front=f"127.0.0.1:{front.port}")))
     assert bad.words in found["tls"]
     if not bad.own_authority:

@@ -19,6 +19,7 @@ from cryptography.hazmat.primitives.serialization import (
     load_ssh_private_key,
 )
 from cryptography.x509 import load_pem_x509_certificate
+from tests.onboarding.bad_fronts import BAD_FRONTS, BadFront
 
 from fedloop_clients import home as home_module
 from fedloop_clients.home import SiteHome
@@ -311,27 +312,6 @@ def test_a_refusal_cannot_write_to_the_terminal(coordinator: Coordinator, home: 
     assert raised.value.fields == {"reason": "used"}
 
 
-@dataclass(frozen=True)
-class BadFront:
-    """A server that is not the coordinator's, or not any more."""
-
-    name: str
-    names: tuple[str, ...]
-    days_ago: int
-    own_authority: bool
-    words: str
-
-
-BAD_FRONTS = (
-    BadFront(
-        "wrong authority", ("127.0.0.1",), 0, False, "not of this federation's authority. The certificate seen is of"
-    ),
-    BadFront("expired", ("127.0.0.1",), 60, True, "the certificate of 127.0.0.1:[0-9]+ expired on 20"),
-    BadFront("not yet valid", ("127.0.0.1",), -2, True, "is not valid before 20"),
-    BadFront("another name", ("other.test",), 0, True, "is for other.test"),
-)
-
-
 @pytest.mark.parametrize("bad", BAD_FRONTS, ids=lambda bad: bad.name)
 def test_a_wrong_certificate_is_told_by_whose_it_is(
     bad: BadFront,
@@ -340,8 +320,7 @@ def test_a_wrong_certificate_is_told_by_whose_it_is(
     fronts: Callable[[tuple[bytes, bytes]], Front],
     pkis: Callable[[str], Pki],
 ) -> None:
-    pki = coordinator.pki if bad.own_authority else pkis("interceptor")
-    front = fronts(pki.server(*bad.names, at_unix=int(time.time()) - bad.days_ago * 86_400))
+    front = bad.start(coordinator.pki, fronts, pkis)
     token = JoinToken("north", f"127.0.0.1:{front.port}", "secret", coordinator.pki.der, int(time.time()) + 60)
     with pytest.raises(CoordinatorUnreachable, match=bad.words) as raised:
         join(token, home, proxy="", confirm=yes)
