@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import shutil
 import signal
 import subprocess
 import sys
@@ -428,6 +429,19 @@ def test_misuse_is_one_sentence_with_a_next_step(misused: Shell, misuse: Misuse)
     told = misused.json(*misuse.words, status=misuse.status)["error"]
     assert told["code"].startswith("FL-")
     assert told["hint"] or told.get("problems")
+
+
+def test_a_run_that_waits_for_sites_says_how_long_and_where_to_look(misused: Shell) -> None:
+    said = misused("show", "noon-1")
+    assert "It waits until 3 sites are connected, at most" in said
+    assert "`fedloop server status` says who is there" in said
+
+
+def test_a_run_on_a_disk_without_room_says_so(misused: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    usage = shutil.disk_usage(misused.home)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _path: usage._replace(free=1000))
+    assert "No space left on the disk" in misused("show", "noon-1")
+    assert "No space left" not in misused("show", "done")  # it has ended, and waits for nothing
 
 
 def test_without_sites_nothing_starts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,10 +18,11 @@ from fedloop_server.cli.run_documents import (
     RunLine,
     SiteDocument,
 )
+from fedloop_server.cli.run_words import took_words
 from fedloop_server.manager.state import Wish
 from fedloop_server.manager.views import RunView
 from fedloop_server.runs.estimates import estimate
-from fedloop_server.runs.state import LeftOut, Measured
+from fedloop_server.runs.state import LeftOut, Measured, Phase
 from fedloop_server.runs.statement import latest_spends
 
 __all__ = ["document_of", "line_of", "meaning_of", "next_step"]
@@ -123,6 +124,12 @@ def next_step(view: RunView) -> str:
             return f"It starts by itself; `fedloop run stop {run}` takes it back."
         case "queued":
             return f"It starts as soon as no other run goes on; `fedloop run watch {run}` follows it."
+        case "running" if view.state.phase is Phase.GATHERING and not view.state.members:
+            longest = took_words(view.plan.task.rounds.deadline_seconds)
+            return (
+                f"It waits until {view.plan.expected_sites} sites are connected, at most {longest}, and asks them for their rows; "
+                f"`fedloop server status` says who is there, `fedloop run stop {run}` stops it."
+            )
         case "starting" | "running":
             return f"`fedloop run watch {run}` follows it, `fedloop run stop {run}` stops it."
         case "stopping":
