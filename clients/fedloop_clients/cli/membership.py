@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +15,7 @@ from fedloop_core.commands import AS_JSON, moment, operator, tell_json
 from fedloop_core.errors import FileMissing, JoinRefused, UsageError
 
 if TYPE_CHECKING:
+    from fedloop_clients.home import SiteHome
     from fedloop_clients.joining import OwnCertificate
     from fedloop_core.federation.join import JoinToken
 
@@ -24,6 +26,7 @@ _KEY: Path | None = typer.Option(None, "--key", help="Its key (PEM, no password)
 _YES: bool = typer.Option(False, "--yes", help="Ask nothing.")
 _LONGEST_TOKEN = 65_536
 _NOTICEABLE_SECONDS = 2
+_TOLD_SECONDS = 15.0
 
 
 def join(
@@ -98,11 +101,31 @@ def leave(home: Path = HOME, yes: bool = _YES, as_json: bool = AS_JSON) -> None:
     if not site.standing().read().leaving:
         site.audit().record(operator(), AuditAction.SITE_LEFT, name)
         site.standing().leave()
+    told = _is_told(site)
     if as_json:
-        tell_json({"site": name, "leaving": True})
+        tell_json({"site": name, "leaving": True, "coordinator_told": told})
         return
     print(f"Site {name} takes no further part from now on. Data, ledger and keys stay in {site.folder}")
-    print("The running site tells the coordinator; if it does not run, start it once: fedloop site up")
+    if told:
+        print("The coordinator has been told.")
+    else:
+        print(
+            "The coordinator does not know yet: the running site tells it. If none runs, start it once: fedloop site up"
+        )
+
+
+def _is_told(site: SiteHome) -> bool:
+    """Whether the coordinator knows that the site has left; waits a little when the site runs."""
+    from fedloop_core.processes import ProcessState, read_status
+
+    supervised = read_status(site.folder)
+    runs = supervised is not None and any(
+        process.name == "daemon" and process.state is ProcessState.RUNNING for process in supervised.processes
+    )
+    deadline = time.monotonic() + _TOLD_SECONDS
+    while runs and not site.shut_out_file.exists() and time.monotonic() < deadline:
+        time.sleep(0.2)
+    return site.shut_out_file.exists()
 
 
 def read_token(token: str, file: Path | None) -> JoinToken:

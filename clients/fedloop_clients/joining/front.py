@@ -109,6 +109,10 @@ def refusal_of(status: int, content: bytes, address: str) -> FedloopError:
     except DecodeError:
         refusal = Refusal()
     kind = _KNOWN.get(refusal.code)
+    if kind is None and status == httpx.codes.TOO_MANY_REQUESTS:
+        return CoordinatorUnreachable(
+            f"{address} has had too many requests from this network.", hint="Try again in a minute.", stage="front"
+        )
     if kind is None:
         return CoordinatorUnreachable(
             f"{address} answers with status {status} and not as a coordinator does.",

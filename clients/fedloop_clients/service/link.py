@@ -203,6 +203,7 @@ class HubLink:
             self._daemon.board.stop(error.code)
             if new:
                 _LOG.critical("STOPPED, %s", trouble)
+                self._daemon.board.touch()  # so that it is shown at once, too
             return _REFUSED_SECONDS
         if new:
             _LOG.warning("%s: %s", what, trouble)

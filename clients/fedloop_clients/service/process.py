@@ -19,6 +19,7 @@ from fedloop_clients.service.link import HubLink, HubStanding, LinkActions
 from fedloop_clients.service.renewing import Renewing
 from fedloop_clients.service.threads import keep_going
 from fedloop_clients.socket_server import SocketServer
+from fedloop_clients.state_file import FileMark, file_mark
 from fedloop_clients.status import SiteStatus, write_status
 from fedloop_core.certificates import certificate_expiry
 from fedloop_core.durable import write_bytes
@@ -78,10 +79,19 @@ class SiteService:
             keep_going("hub notices", self.link.watch_once, self._stop)
             keep_going("hub reports", self.link.report_once, self._stop)
             keep_going("certificate renewal", self.renewing.once, self._stop)
+            standing = self._standing_mark()
             while not (self._signalled or self._stop.wait(_LOOK_SECONDS)):
-                pass
+                if self._standing_mark() != standing:  # a person paused, or left: the coordinator hears of it now
+                    standing = self._standing_mark()
+                    self.daemon.board.touch()
             self._stop.set()
             _LOG.info("the site daemon ends")
+
+    def _standing_mark(self) -> FileMark | None:
+        try:
+            return file_mark(self._home.standing_file)
+        except StorageError:
+            return None
 
     def _listening(self) -> SocketServer:
         """The socket. Where other users may ask, anybody may connect who reaches the folder: the kernel says who it is."""
