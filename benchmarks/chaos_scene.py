@@ -34,7 +34,7 @@ _SEED = "7"
 _BUDGETS = "".join(f"\n[budget.{kind}]\nepsilon = inf\ndelta = 1e-4\n" for kind in ("training", "evaluation"))
 _PRIVACY = {False: "epsilon = inf", True: "epsilon = 8.0\ndelta = 1e-4"}
 _HIDDEN = {False: "[640, 512]", True: "[16]"}  # exact: megabytes, so that sending and writing take a while
-_STEPS = {False: 60, True: 60}
+_STEPS = {False: 3000, True: 400}  # a second or two, so that the training of a round can be seen and met
 
 
 def _task(rounds: int, *, private: bool) -> str:
