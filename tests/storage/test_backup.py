@@ -19,11 +19,11 @@ import pytest
 from sqlalchemy import text
 
 from fedloop_core.audit import AuditAction, AuditHead
+from fedloop_core.backup.sqlite_copy import SqliteSnapshot
 from fedloop_core.durable import write_bytes, write_secret
 from fedloop_core.errors import BackupRefused, NotSetUp, StorageError
 from fedloop_server.backup import back_up, check_archive, next_steps, restore
 from fedloop_server.home import CoordinatorHome
-from fedloop_server.sqlite_copy import SqliteSnapshot
 
 ACTOR = "operator:test"
 

@@ -14,9 +14,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fedloop_core.audit import AuditAction
+from fedloop_core.backup import Manifest, ManifestFile
 from fedloop_core.durable import write_bytes
 from fedloop_core.errors import BackupRefused, FedloopError
-from fedloop_server.backup import Manifest, ManifestFile, back_up, restore
+from fedloop_server.backup import back_up, restore
 from fedloop_server.home import CoordinatorHome
 
 Members = list[tuple[tarfile.TarInfo, bytes]]

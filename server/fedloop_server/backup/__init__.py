@@ -1,8 +1,6 @@
-"""One file that a coordinator can be set up from again, written while everything runs, and what makes a home of it."""
+"""A coordinator in one file, written while everything runs, and what makes a coordinator's folder of it."""
 
 from fedloop_server.backup.advice import next_steps
-from fedloop_server.backup.manifest import Manifest, ManifestFile
-from fedloop_server.backup.restoring import Restored, check_archive, restore
-from fedloop_server.backup.writing import BackedUp, back_up
+from fedloop_server.backup.coordinator import COORDINATOR, back_up, check_archive, check_restore, restore
 
-__all__ = ["BackedUp", "Manifest", "ManifestFile", "Restored", "back_up", "check_archive", "next_steps", "restore"]
+__all__ = ["COORDINATOR", "back_up", "check_archive", "check_restore", "next_steps", "restore"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from pathlib import Path
 
-from fedloop_server.backup.manifest import Manifest
+from fedloop_core.backup import Manifest
 
 __all__ = ["next_steps"]
 

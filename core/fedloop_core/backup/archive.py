@@ -49,7 +49,7 @@ def add_member(archive: tarfile.TarFile, path: str, length: int, mode: int, unix
         entry.tobuf(tarfile.USTAR_FORMAT if length < _OLD_FORM else tarfile.GNU_FORMAT)
     except ValueError as error:
         raise BackupRefused(
-            f"the path {path} is too long for a backup.", hint="Move the file out of the coordinator's folder."
+            f"the path {path} is too long for a backup.", hint="Move the file to another folder."
         ) from error
     archive.addfile(entry, content)
 

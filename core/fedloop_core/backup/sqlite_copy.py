@@ -1,4 +1,4 @@
-"""A consistent copy of a SQLite file that others write to meanwhile."""
+"""Consistent copies of SQLite files that others write to meanwhile."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
+from fedloop_core.backup.owners import acting_as_owner
 from fedloop_core.errors import StorageError
 
-__all__ = ["SqliteSnapshot", "copy_sqlite", "snapshot"]
+__all__ = ["SqliteSnapshot", "copy_sqlite", "held_still", "snapshot"]
 
 _BUSY_SECONDS = 30
 
@@ -53,15 +54,30 @@ def snapshot(file: Path) -> Iterator[SqliteSnapshot]:
     Raises:
         StorageError: it is not there, or no database.
     """
-    with _errors(f"cannot read {file}"):
-        connection = sqlite3.connect(
-            f"{file.absolute().as_uri()}?mode=ro", uri=True, timeout=_BUSY_SECONDS, isolation_level=None
-        )
-    with closing(connection):
-        with _errors(f"cannot read {file}"):
+    with _opened(file, "ro") as connection:
+        with _errors(f"cannot read {file}"), acting_as_owner(file):
             connection.execute("BEGIN")  # a copy in the midst of writers sees this moment and need not begin again
             connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
         yield SqliteSnapshot(connection, file)
+
+
+@contextmanager
+def held_still(file: Path) -> Iterator[None]:
+    """Nobody writes to the database for the length of the block; nothing when it is not there.
+
+    Raises:
+        StorageError: it is none, or stayed locked for half a minute.
+    """
+    if not file.exists():
+        yield
+        return
+    with _opened(file, "rw") as connection:
+        with _errors(f"cannot hold {file} still"), acting_as_owner(file):
+            connection.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+        finally:
+            connection.execute("ROLLBACK")
 
 
 def copy_sqlite(source: Path, target: Path) -> None:
@@ -72,6 +88,16 @@ def copy_sqlite(source: Path, target: Path) -> None:
     """
     with snapshot(source) as moment:
         moment.copy_to(target)
+
+
+@contextmanager
+def _opened(file: Path, mode: str) -> Iterator[sqlite3.Connection]:
+    with _errors(f"cannot read {file}"), acting_as_owner(file):
+        connection = sqlite3.connect(
+            f"{file.absolute().as_uri()}?mode={mode}", uri=True, timeout=_BUSY_SECONDS, isolation_level=None
+        )
+    with closing(connection):
+        yield connection
 
 
 @contextmanager

@@ -15,19 +15,19 @@ from importlib import metadata
 from pathlib import Path
 from typing import BinaryIO
 
-from fedloop_core.errors import BackupRefused, NotSetUp, StorageError
-from fedloop_server.backup.archive import add_member
-from fedloop_server.backup.manifest import (
+from fedloop_core.backup.archive import add_member
+from fedloop_core.backup.kinds import Changing, HomeKind
+from fedloop_core.backup.manifest import (
     MANIFEST,
     MAXIMUM_FILES,
     Manifest,
     ManifestFile,
     Owned,
 )
-from fedloop_server.backup.moment import Moment, moment_of
-from fedloop_server.backup.owners import owned
-from fedloop_server.backup.walking import Kind, Walk, kind_of
-from fedloop_server.runs.thinning import nothing_is_thinned
+from fedloop_core.backup.moment import Moment, moment_of
+from fedloop_core.backup.owners import owned
+from fedloop_core.backup.walking import Walk
+from fedloop_core.errors import BackupRefused, NotSetUp, StorageError
 
 __all__ = ["BackedUp", "Progress", "back_up", "unseen"]
 
@@ -67,6 +67,7 @@ class _Listing:
 
 
 def back_up(
+    kind: HomeKind,
     home: Path,
     target: Path,
     *,
@@ -75,31 +76,32 @@ def back_up(
     notes: tuple[str, ...] = (),
     progress: Progress = unseen,
 ) -> BackedUp:
-    """Writes one file (0600), whole or not at all, from which ``restore`` makes the home again; the coordinator may go on.
+    """Writes one file (0600), whole or not at all, from which ``restore`` makes the home again; whoever uses it may go on.
 
     Args:
-        home: the coordinator's folder.
-        target: the file; its folder also takes a copy of the database meanwhile.
+        kind: of home.
+        home: the folder.
+        target: the file; its folder also takes copies of the databases meanwhile.
         unix: now, in seconds since 1970.
-        keys: whether private keys are in it. Whoever has it with them can be this coordinator.
+        keys: whether private keys are in it. Whoever has it with them can be who its owner is.
         notes: sentences on what is kept elsewhere.
         progress: see ``Progress``.
 
     Raises:
-        NotSetUp: there is no coordinator.
+        NotSetUp: the folder is no such home.
         BackupRefused: the target is there or lies in the home, or the home holds what no backup can.
         StorageError: a file cannot be read, or the disk is full.
     """
-    _check_target(home, target)
+    _check_target(kind, home, target)
     temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
     try:
         with (
             tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as scratch,
-            nothing_is_thinned(home / "runs"),
+            kind.nothing_goes(home),
         ):
-            with moment_of(home, keys=keys) as moment:
-                listing = _list(home, moment, Path(scratch), keys=keys)
-            manifest = _write(temporary, listing, moment, unix, keys=keys, notes=notes, progress=progress)
+            with moment_of(kind, home, keys=keys) as moment:
+                listing = _list(kind, home, moment, Path(scratch), keys=keys)
+            manifest = _write(kind, temporary, listing, moment, unix, keys=keys, notes=notes, progress=progress)
         length = temporary.stat().st_size
         temporary.replace(target)
         _sync(target.parent)
@@ -113,21 +115,21 @@ def back_up(
     return BackedUp(target, length, manifest)
 
 
-def _check_target(home: Path, target: Path) -> None:
-    if not any((home / name).exists() for name in ("coordinator.db", "server.toml", "keys")):
-        raise NotSetUp(f"there is no coordinator in {home}.", hint="Name its folder: --home.")
+def _check_target(kind: HomeKind, home: Path, target: Path) -> None:
+    if not any((home / name).exists() for name in kind.signs):
+        raise NotSetUp(f"there is no {kind.noun} in {home}.", hint="Name its folder: --home.")
     if target.exists():
         raise BackupRefused(f"{target} is there already.", hint="Give another name.")
     if target.resolve().is_relative_to(home.resolve()):
         raise BackupRefused(
-            f"{target} lies in the coordinator's own folder.",
+            f"{target} lies in the {kind.noun}'s own folder.",
             hint="Write it to another disk, and copy it to another machine.",
         )
 
 
-def _list(home: Path, moment: Moment, scratch: Path, *, keys: bool) -> _Listing:
+def _list(kind: HomeKind, home: Path, moment: Moment, scratch: Path, *, keys: bool) -> _Listing:
     """What is to be written; what is of one moment and was not there at that moment stays out."""
-    sources, walk = list[_Source](), Walk(home, keys)
+    sources, walk = list[_Source](), Walk(kind, home, keys)
     for path, database in moment.databases.items():
         copy = scratch / path.replace("/", "_")
         database.copy_to(copy)
@@ -137,7 +139,7 @@ def _list(home: Path, moment: Moment, scratch: Path, *, keys: bool) -> _Listing:
     for path, length in moment.lengths.items():
         sources.append(_Source(path, home / path, _owned(home / path), length))
     for path, file in walk.files():
-        if kind_of(path) is Kind.WRITTEN_ONCE:
+        if kind.changing(path) is Changing.WRITTEN_ONCE:
             found = file.stat()
             sources.append(_Source(path, file, owned(found), found.st_size))
     if len(sources) > MAXIMUM_FILES:
@@ -153,6 +155,7 @@ def _owned(file: Path) -> Owned:
 
 
 def _write(
+    kind: HomeKind,
     target: Path,
     listing: _Listing,
     moment: Moment,
@@ -188,6 +191,7 @@ def _write(
                 )
             skipped = tuple(f"{path} is neither a file nor a folder and was left out." for path in listing.skipped)
             manifest = Manifest(
+                kind=kind.name,
                 fedloop=metadata.version("fedloop"),
                 created_unix=unix,
                 keys=keys,

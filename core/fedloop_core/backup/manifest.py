@@ -10,15 +10,15 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, ValidationError
 
+from fedloop_core.backup.kinds import HomeKind, KindName
 from fedloop_core.errors import BackupRefused
 from fedloop_core.strict import Strict
 
 __all__ = [
-    "DATABASE",
+    "AUDIT_LOG",
     "MANIFEST",
     "MAXIMUM_FILES",
     "MAXIMUM_MANIFEST",
-    "SECRET",
     "Manifest",
     "ManifestFile",
     "Owned",
@@ -26,17 +26,15 @@ __all__ = [
     "is_kept",
 ]
 
+AUDIT_LOG = "audit.jsonl"
+"""Every home has one of this name."""
 MANIFEST = "manifest.json"
 """The last member: an archive without it was not written to its end."""
-DATABASE = "coordinator.db"
 
 MAXIMUM_FILES = 1_000_000
 MAXIMUM_MANIFEST = 256 * 1024 * 1024
 """Bytes: some 200 for each file."""
 
-SECRET = frozenset({"keys", "front"})
-"""Folders that hold private keys."""
-_LEFT_OUT = frozenset({"flower", "logs", "sockets", "supervisor.json", "registry.db", MANIFEST})
 _PASSING = re.compile(r"\..*\.part|.*\.lock|.*\.db-(wal|shm|journal)|.*\.db\.before-.*")
 _LENGTH = 255  # bytes of a path: what the oldest form of tar holds
 _DEPTH = 16
@@ -66,7 +64,7 @@ class Manifest(Strict):
     """
 
     format: Literal[1] = 1
-    kind: Literal["fedloop-coordinator"] = "fedloop-coordinator"
+    kind: KindName
     fedloop: str
     created_unix: int
     keys: bool
@@ -111,16 +109,19 @@ class Manifest(Strict):
         return hashlib.sha256(body.encode()).hexdigest()
 
 
-def is_kept(path: str, *, keys: bool) -> bool:
+def is_kept(kind: HomeKind, path: str, *, keys: bool) -> bool:
     """Whether a file of a home belongs in a backup: what can be made anew, logs and passing files do not."""
     first, last = path.partition("/")[0], path.rpartition("/")[2]
-    return first not in _LEFT_OUT and (keys or first not in SECRET) and _PASSING.fullmatch(last) is None
+    if path == MANIFEST or _PASSING.fullmatch(last) or (first in kind.secret and not keys):
+        return False
+    return kind.kept(path)
 
 
-def check_path(name: str, path: str) -> None:
+def check_path(kind: HomeKind, name: str, path: str) -> None:
     """Refuses a path that a backup of a home cannot hold.
 
     Args:
+        kind: of the home.
         name: of the archive, for errors.
         path: of a file, as the archive writes it.
 
@@ -131,7 +132,7 @@ def check_path(name: str, path: str) -> None:
     plain = all(part not in ("", ".", "..") for part in parts) and not re.search(r"[\x00-\x1f\x7f\\]", path)
     if not plain or len(parts) > _DEPTH or len(path.encode("utf-8", "surrogatepass")) > _LENGTH:
         raise BackupRefused(
-            f"{name}: {path[:80]!r} is no path in a coordinator's folder.", hint="Restore nothing from it."
+            f"{name}: {path[:80]!r} is no path in a {kind.noun}'s folder.", hint="Restore nothing from it."
         )
-    if not is_kept(path, keys=True):
+    if not is_kept(kind, path, keys=True):
         raise BackupRefused(f"{name}: no backup holds {path[:80]!r}.", hint="Restore nothing from it.")

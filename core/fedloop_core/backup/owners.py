@@ -5,18 +5,41 @@ from __future__ import annotations
 import grp
 import os
 import pwd
-from collections.abc import Iterable
+import stat
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 
-from fedloop_server.backup.manifest import Owned
+from fedloop_core.backup.manifest import Owned
 
-__all__ = ["give_back", "owned"]
+__all__ = ["acting_as_owner", "give_back", "owned"]
 
 
 def owned(found: os.stat_result) -> Owned:
     """Rights and owners of a file or folder."""
     return Owned(mode=found.st_mode & 0o777, owners=_names(found.st_uid, found.st_gid))
+
+
+@contextmanager
+def acting_as_owner(file: Path) -> Iterator[None]:
+    """As root and in a sticky folder: as the file's owner for the length of the block, in which nothing else may be done.
+
+    SQLite opens what lies beside its file so that it would make it, were it not there. In a sticky folder Linux forbids that
+    also to root when the file is somebody else's (``fs.protected_regular``, which Debian sets to 2).
+    """
+    found = file.stat()
+    if os.geteuid() != 0 or found.st_uid == 0 or not file.parent.stat().st_mode & stat.S_ISVTX:
+        yield
+        return
+    group = os.getegid()
+    os.setegid(found.st_gid)
+    os.seteuid(found.st_uid)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+        os.setegid(group)
 
 
 def give_back(things: Iterable[tuple[Path, str]]) -> tuple[str, ...]:
