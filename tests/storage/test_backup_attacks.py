@@ -12,27 +12,25 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.storage.backup_sides import SIDES, Side
 
-from fedloop_core.audit import AuditAction
 from fedloop_core.backup import Manifest, ManifestFile
-from fedloop_core.durable import write_bytes
 from fedloop_core.errors import BackupRefused, FedloopError
-from fedloop_server.backup import back_up, restore
-from fedloop_server.home import CoordinatorHome
 
 Members = list[tuple[tarfile.TarInfo, bytes]]
-Change = Callable[[Members], Members]
+Change = Callable[[Members, Side], Members]
+
+
+@pytest.fixture(scope="module", params=SIDES, ids=[side.noun for side in SIDES])
+def side(request: pytest.FixtureRequest) -> Side:
+    made: Side = request.param
+    return made
 
 
 @pytest.fixture(scope="module")
-def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def good(side: Side, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("backup")
-    home = CoordinatorHome(folder / "home")
-    home.database().close()
-    write_bytes(home.folder / "runs" / "run-1" / "journal.jsonl", b'{"a":1}\n')
-    write_bytes(home.folder / "runs" / "run-1" / "round-1.safetensors", bytes(range(256)) * 5)
-    home.audit().record("operator:ann", AuditAction.INITIALISE, "coordinator")
-    back_up(home.folder, folder / "good.tar", unix=5)
+    side.back_up(side.make(folder / "home"), folder / "good.tar", unix=5)
     return folder / "good.tar"
 
 
@@ -58,7 +56,7 @@ def member(path: str, content: bytes = b"x", **fields: Any) -> tuple[tarfile.Tar
 def with_manifest(change: Callable[[Manifest], Manifest]) -> Change:
     """The archive with another manifest, sealed as somebody with the code would."""
 
-    def changed(members: Members) -> Members:
+    def changed(members: Members, side: Side) -> Members:
         *files, (_, content) = members
         return [*files, member("manifest.json", change(Manifest.from_bytes("", content)).sealed().to_bytes())]
 
@@ -66,69 +64,72 @@ def with_manifest(change: Callable[[Manifest], Manifest]) -> Change:
 
 
 def smuggled(path: str, **fields: Any) -> Change:
-    """The archive with one more file, which its manifest names."""
+    """The archive with one more file, which its manifest names; ``DIR`` and ``FILE`` are what each side has."""
 
-    def changed(members: Members) -> Members:
+    def changed(members: Members, side: Side) -> Members:
+        where = path.replace("DIR", side.folder).replace("FILE", side.file)
         *files, (_, content) = members
         sha256 = "2d711642b726b04401627ca9fbac32f5c8530fb1903cc4db02258717921a4881"
-        more = ManifestFile(path=path, length=1, sha256=sha256, mode=0o644)
+        more = ManifestFile(path=where, length=1, sha256=sha256, mode=0o644)
         manifest = Manifest.from_bytes("", content)
         manifest = manifest.model_copy(update={"files": (*manifest.files, more)}).sealed()
-        return [*files, member(path, **fields), member("manifest.json", manifest.to_bytes())]
+        return [*files, member(where, **fields), member("manifest.json", manifest.to_bytes())]
 
     return changed
 
 
-def first_altered(members: Members) -> Members:
+def first_altered(members: Members, _: Side) -> Members:
     info, content = members[-2]
     return [*members[:-2], (info, bytes([content[0] ^ 1]) + content[1:]), members[-1]]
 
 
 ATTACKS: list[tuple[str, Change, str]] = [
     ("an altered file", first_altered, "is damaged"),
-    ("a removed file", lambda m: m[1:], "does not hold the files"),
-    ("a file that is not named", lambda m: [member("runs/x"), *m], "does not hold the files"),
-    ("files in another order", lambda m: [m[1], m[0], *m[2:]], "does not hold the files"),
-    ("no manifest", lambda m: m[:-1], "no manifest"),
-    ("nothing", lambda m: [], "no manifest"),
-    ("a file after the manifest", lambda m: [*m, member("runs/x")], "stands after the end"),
-    ("an altered manifest", lambda m: [*m[:-1], member("manifest.json", m[-1][1].replace(b'"keys":true', b'"keys":false'))],
+    ("a removed file", lambda m, _: m[1:], "does not hold the files"),
+    ("a file that is not named", lambda m, side: [member(f"{side.folder}/x"), *m], "does not hold the files"),
+    ("files in another order", lambda m, _: [m[1], m[0], *m[2:]], "does not hold the files"),
+    ("no manifest", lambda m, _: m[:-1], "no manifest"),
+    ("nothing", lambda m, _: [], "no manifest"),
+    ("a file after the manifest", lambda m, _: [*m, member("runs/x")], "stands after the end"),
+    ("an altered manifest", lambda m, _: [*m[:-1], member("manifest.json", m[-1][1].replace(b'"keys":true', b'"keys":false'))],
      "was altered or damaged"),
-    ("a manifest that is no JSON", lambda m: [*m[:-1], member("manifest.json", b"{")], "is not one that this release"),
-    ("a newer form", lambda m: [*m[:-1], member("manifest.json", m[-1][1].replace(b'"format":1', b'"format":2'))],
+    ("a manifest that is no JSON", lambda m, _: [*m[:-1], member("manifest.json", b"{")], "is not one that this release"),
+    ("a newer form", lambda m, _: [*m[:-1], member("manifest.json", m[-1][1].replace(b'"format":1', b'"format":2'))],
      "is not one that this release"),
-    ("another product's", lambda m: [*m[:-1], member("manifest.json", m[-1][1].replace(b"fedloop-coordinator", b"other"))],
+    ("another product's", lambda m, side: [*m[:-1], member("manifest.json", m[-1][1].replace(f"fedloop-{side.noun}".encode(), b"other"))],
      "is not one that this release"),
     ("another audit log", with_manifest(lambda m: m.model_copy(update={"audit_sequence": 7})), "does not end where"),
     ("a path out of the home", smuggled("../evil"), "is no path"),
-    ("a path out of the home in the middle", smuggled("runs/../../evil"), "is no path"),
+    ("a path out of the home in the middle", smuggled("DIR/../../evil"), "is no path"),
     ("an absolute path", smuggled("/tmp/evil"), "is no path"),  # noqa: S108
-    ("an empty part", smuggled("runs//evil"), "is no path"),
-    ("a dot", smuggled("runs/./evil"), "is no path"),
-    ("a backslash", smuggled("runs\\evil"), "is no path"),
-    ("a line end", smuggled("runs/e\nvil"), "is no path"),
+    ("an empty part", smuggled("DIR//evil"), "is no path"),
+    ("a dot", smuggled("DIR/./evil"), "is no path"),
+    ("a backslash", smuggled("DIR\\evil"), "is no path"),
+    ("a line end", smuggled("DIR/e\nvil"), "is no path"),
     ("a very deep path", smuggled("/".join("a" * 20)), "is no path"),
     ("a folder that backups never have", smuggled("flower/superexec/apps/evil"), "no backup holds"),
-    ("a lock", smuggled("runs/run-1/driver.lock"), "no backup holds"),
+    ("a lock", smuggled("DIR/driver.lock"), "no backup holds"),
     ("a path twice", smuggled("audit.jsonl"), "does not hold the files"),
-    ("a file in a file", smuggled("audit.jsonl/evil"), "lies in another file"),
-    ("a symbolic link", smuggled("runs/evil", type=tarfile.SYMTYPE, linkname="/etc/passwd", size=0), "is a symbolic link"),
-    ("a hard link", smuggled("runs/evil", type=tarfile.LNKTYPE, linkname="/etc/passwd", size=0), "is a hard link"),
-    ("a device", smuggled("runs/evil", type=tarfile.CHRTYPE, size=0), "is a device"),
-    ("a pipe", smuggled("runs/evil", type=tarfile.FIFOTYPE, size=0), "is a pipe"),
-    ("a folder", smuggled("runs/evil", type=tarfile.DIRTYPE, size=0), "is a folder"),
-    ("a sparse file", smuggled("runs/evil", type=tarfile.GNUTYPE_SPARSE), "is a special entry"),
-    ("an extension header", smuggled("runs/evil", pax_headers={"path": "../evil"}), "is a special entry"),
+    ("a file in a file", smuggled("FILE/evil"), "lies in another file"),
+    ("a symbolic link", smuggled("DIR/evil", type=tarfile.SYMTYPE, linkname="/etc/passwd", size=0), "is a symbolic link"),
+    ("a hard link", smuggled("DIR/evil", type=tarfile.LNKTYPE, linkname="/etc/passwd", size=0), "is a hard link"),
+    ("a device", smuggled("DIR/evil", type=tarfile.CHRTYPE, size=0), "is a device"),
+    ("a pipe", smuggled("DIR/evil", type=tarfile.FIFOTYPE, size=0), "is a pipe"),
+    ("a folder", smuggled("DIR/evil", type=tarfile.DIRTYPE, size=0), "is a folder"),
+    ("a sparse file", smuggled("DIR/evil", type=tarfile.GNUTYPE_SPARSE), "is a special entry"),
+    ("an extension header", smuggled("DIR/evil", pax_headers={"path": "../evil"}), "is a special entry"),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("change", "sentence"), [row[1:] for row in ATTACKS], ids=[row[0] for row in ATTACKS])
-def test_it_is_refused_and_nothing_is_written(change: Change, sentence: str, good: Path, tmp_path: Path) -> None:
+def test_it_is_refused_and_nothing_is_written(
+    change: Change, sentence: str, side: Side, good: Path, tmp_path: Path
+) -> None:
     bad = tmp_path / "bad.tar"
-    members = change(read(good))
+    members = change(read(good), side)
     write(bad, members, tarfile.PAX_FORMAT if any(info.pax_headers for info, _ in members) else tarfile.USTAR_FORMAT)
     with pytest.raises(BackupRefused, match=sentence):
-        restore(bad, tmp_path / "new" / "home", actor="operator:test")
+        side.restore(bad, tmp_path / "new" / "home", actor="operator:test")
     assert sorted(p.relative_to(tmp_path).as_posix() for p in tmp_path.rglob("*")) in (["bad.tar"], ["bad.tar", "new"])
 
 
@@ -153,29 +154,31 @@ RAW: list[tuple[str, Callable[[bytes], bytes], str]] = [
 
 @pytest.mark.parametrize(("change", "sentence"), [row[1:] for row in RAW], ids=[row[0] for row in RAW])
 def test_bytes_that_are_no_backup_are_refused(
-    change: Callable[[bytes], bytes], sentence: str, good: Path, tmp_path: Path
+    change: Callable[[bytes], bytes], sentence: str, side: Side, good: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "bad.tar").write_bytes(change(good.read_bytes()))
     with pytest.raises(BackupRefused, match=sentence):
-        restore(tmp_path / "bad.tar", tmp_path / "new", actor="operator:test")
+        side.restore(tmp_path / "bad.tar", tmp_path / "new", actor="operator:test")
     assert [p.name for p in tmp_path.iterdir()] == ["bad.tar"]
 
 
 def test_a_disk_that_is_too_small_is_told_before_anything_is_written(
-    good: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    side: Side, good: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Usage:
         free = 10
 
     monkeypatch.setattr("shutil.disk_usage", lambda _: Usage)
     with pytest.raises(BackupRefused, match="too large for this disk"):
-        restore(good, tmp_path / "new", actor="operator:test")
+        side.restore(good, tmp_path / "new", actor="operator:test")
     assert list(tmp_path.iterdir()) == []
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_no_flipped_byte_goes_unnoticed_where_it_matters(data: st.DataObject, good: Path, tmp_path: Path) -> None:
+def test_no_flipped_byte_goes_unnoticed_where_it_matters(
+    data: st.DataObject, side: Side, good: Path, tmp_path: Path
+) -> None:
     """A byte that differs is refused, or stands where nothing is read: in padding or in a header's unused fields."""
     content = bytearray(good.read_bytes())
     place = data.draw(st.integers(0, len(content) - 1))
@@ -183,11 +186,11 @@ def test_no_flipped_byte_goes_unnoticed_where_it_matters(data: st.DataObject, go
     bad, new = tmp_path / "flipped.tar", tmp_path / f"new-{os.urandom(4).hex()}"
     bad.write_bytes(content)
     try:
-        restore(bad, new, actor="operator:test")
+        side.restore(bad, new, actor="operator:test")
     except FedloopError:
         assert not new.exists()
         return
     whole = tmp_path / f"whole-{os.urandom(4).hex()}"
-    restore(good, whole, actor="operator:test")
-    for name in ("runs/run-1/journal.jsonl", "runs/run-1/round-1.safetensors"):
+    side.restore(good, whole, actor="operator:test")
+    for name in side.same:
         assert (new / name).read_bytes() == (whole / name).read_bytes()

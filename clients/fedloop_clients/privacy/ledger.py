@@ -141,6 +141,19 @@ class Ledger:
         """Notes that nothing was released under a reservation, and that its work has ended."""
         self._broken_off.add(reservation.sequence)
 
+    def settle_open(self) -> int:
+        """Ends every open reservation at all that it reserved, in a ledger that was put back from a copy; returns how many.
+
+        After the copy was made their releases may have left the site, so none of them may carry another one.
+        """
+        with self._reading():
+            reserved = tuple(self._state.reserved.items())
+        for sequence, entry in reserved:
+            with self._transaction():
+                self._state.check_settle(sequence, entry.charge)
+                self._append(SettleEntry(time_unix=self._clock(), reservation=sequence, executed=entry.charge))
+        return len(reserved)
+
     def settle(self, reservation: Reservation, executed: Charge) -> None:
         """Lowers a reservation to what was really executed: the same mechanism, with at most as many steps.
 

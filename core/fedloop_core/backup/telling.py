@@ -77,13 +77,13 @@ def tell_plan(manifest: Manifest, home: Path, aside: Path | None, *, as_json: bo
     typer.echo("Nothing was written.")
 
 
-def tell_restored(made: Restored, steps: Sequence[str], more: Told, *, as_json: bool) -> None:
+def tell_restored(made: Restored, home: Path, steps: Sequence[str], more: Told, *, as_json: bool) -> None:
     """Says what was made, and what people do next; ``more`` is for JSON alone."""
     if as_json:
         aside = {} if made.aside is None else {"moved_to": str(made.aside)}
-        tell_json({**_told(made.manifest, made.home), **aside, **more, "next": steps})
+        tell_json({**_told(made.manifest, home), **aside, **more, "next": steps})
         return
-    typer.echo(f"Restored {len(made.manifest.files)} files to {made.home}.")
+    typer.echo(f"Restored {len(made.manifest.files)} files to {home}.")
     for number, step in enumerate(steps, 1):
         typer.echo(f"  {number}. {step}")
 

@@ -59,7 +59,7 @@ def restore(
             tell_plan(check_restore(file, home, digest=digest, progress=progress), home, None, as_json=as_json)
             return
         made = make_home(file, home, actor=operator(), digest=digest, progress=progress)
-    tell_restored(made, next_steps(made.manifest, home, made.unknown_owners), {}, as_json=as_json)
+    tell_restored(made, home, next_steps(made.manifest, home, made.unknown_owners), {}, as_json=as_json)
 
 
 def _elsewhere(settings: ServerSettings) -> tuple[str, ...]:
