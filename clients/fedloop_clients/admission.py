@@ -7,7 +7,7 @@ import logging
 from fedloop_clients.approvals import Asked
 from fedloop_clients.controls import SiteControls
 from fedloop_clients.heads import LedgerGuard, countersign
-from fedloop_clients.outbox import Outbox
+from fedloop_clients.outbox import KnownRun, Outbox
 from fedloop_clients.privacy.ledger import Head
 from fedloop_core.audit import AuditAction
 from fedloop_core.errors import EnvelopeRefused, PolicyRefused
@@ -15,10 +15,13 @@ from fedloop_core.federation.rules import PolicyRule
 from fedloop_core.task.document import Task
 from fedloop_proto.coordination.v1.coordination_pb2 import Instruction, LogHead
 
-__all__ = ["Admission"]
+__all__ = ["TRAINS", "Admission"]
+
+TRAINS = frozenset({"train_locally", "sum_derivatives"})
+"""The kinds of work that are a round of training."""
 
 _LOG = logging.getLogger(__name__)
-_TRAINS = frozenset({"train_locally", "sum_derivatives"})
+_LEAST_SPARE = 3  # questions to train
 _MOST = 2**63  # numbers of entries that a store takes
 
 
@@ -73,26 +76,54 @@ class Admission:
     def require_policy(self, instruction: Instruction, task: Task, now_unix: int) -> None:
         """The site's own rules, then its people.
 
-        The rules are about the task, which says what it asks for; the number of a round is the one thing that an instruction
-        could overdo by itself without the ledger noticing, where nothing is charged.
+        The rules are about the task, which says what it asks for; rounds are the one thing that instructions could overdo by
+        themselves without the ledger noticing, where nothing is charged: their number here, how many there are in
+        ``require_rounds_left``.
 
         Raises:
             PolicyRefused: names the rule.
             StorageError: pause or approvals cannot be read.
         """
         policy = self._controls.policy()
-        policy.check(task, self._site, now_unix)
-        run_id, most = instruction.run_id, policy.maximum_rounds
-        trains = instruction.WhichOneof("work") in _TRAINS
-        if trains and most is not None and instruction.round > most:
+        policy.check(task, self._site, now_unix)  # no task has more rounds than the site allows
+        run_id, most = instruction.run_id, task.rounds.count
+        if instruction.WhichOneof("work") in TRAINS and instruction.round > most:
             raise PolicyRefused(
-                f"site {self._site} allows {most} rounds a run; round {instruction.round} was asked for.",
+                f"site {self._site} gives run {run_id} its {most} rounds; round {instruction.round} was asked for.",
                 rule=PolicyRule.MAXIMUM_ROUNDS.value,
             )
+        self._controls.approvals.require(policy.approval, self._asked(run_id, task, now_unix), self._site)
+
+    def require_rounds_left(self, instruction: Instruction, known: KnownRun, task: Task) -> None:
+        """Refuses a question to train that was not asked before, once a run has had as many as it has rounds, and some.
+
+        A coordinator that was put back from a backup asks for rounds again, and what other sites answer then may change what
+        it asks: a quarter of the rounds, and 3 at least, are spare.
+
+        Raises:
+            PolicyRefused: rule ``maximum-rounds``.
+        """
+        most = task.rounds.count
+        if instruction.WhichOneof("work") in TRAINS and known.trained >= most + max(most // 4, _LEAST_SPARE):
+            raise PolicyRefused(
+                f"site {self._site} gives run {known.run_id} its {most} rounds, and has trained {known.trained} times for it.",
+                hint="Start a new run.",
+                rule=PolicyRule.MAXIMUM_ROUNDS.value,
+            )
+
+    def require_not_declined(self, run_id: str, task_digest: bytes) -> None:
+        """Refuses a run that a person has decided against, also while it trains.
+
+        Raises:
+            PolicyRefused: rule ``declined``.
+            StorageError: the decisions cannot be read.
+        """
+        self._controls.approvals.require_not_declined(run_id, task_digest.hex(), self._site)
+
+    def _asked(self, run_id: str, task: Task, now_unix: int) -> Asked:
         if self._last is None or self._last[0] is not task or self._last[1].run_id != run_id:
             self._last = task, Asked.of(run_id, task, self._key_id, now_unix)  # its digest costs as much as a signature
-        asked = self._last[1].model_copy(update={"asked_unix": now_unix})
-        self._controls.approvals.require(policy.approval, asked, self._site)
+        return self._last[1].model_copy(update={"asked_unix": now_unix})
 
     def _remembered(self, named: Head) -> Head:
         signed = countersign(self._head, named)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 
 from fedloop_clients.activity import ActivityBoard
 from fedloop_clients.outbox import NEVER, Outbox
-from fedloop_core.errors import ProcessFailed, RunCancelled
+from fedloop_core.errors import FedloopError, ProcessFailed, RunCancelled
 
 __all__ = ["Cancellations", "WatchedRun"]
 
@@ -76,27 +77,51 @@ class WatchedRun:
 
     Work that ends so is charged in full: what the steps taken would have released is not known to be unreleased, since
     whoever called the run off saw how long they took. Its reservation stands, as that of any work that broke off.
+
+    Args:
+        run_id: the run.
+        attempt: the attempt.
+        cancellations: what was called off.
+        board: where each step is shown.
+        allowed: raises when people at the site have decided against the run meanwhile.
     """
 
-    def __init__(self, run_id: str, attempt: int, cancellations: Cancellations, board: ActivityBoard) -> None:
+    def __init__(
+        self, run_id: str, attempt: int, cancellations: Cancellations, board: ActivityBoard, allowed: Callable[[], None]
+    ) -> None:
         self._run_id = run_id
         self._attempt = attempt
         self._cancellations = cancellations
         self._board = board
+        self._allowed = allowed
+        self._broke_off = False
+
+    @property
+    def broke_off(self) -> bool:
+        """Whether the work was ended from outside, whatever the rows are."""
+        return self._broke_off
 
     def at_step(self, step: int, steps: int) -> None:
         """Shows the step.
 
         Raises:
             RunCancelled: the attempt was called off.
+            ProcessFailed: the process ends.
+            PolicyRefused: a person at the site has declined the run.
+            StorageError: what was decided cannot be read.
         """
-        self._cancellations.check(self._run_id, self._attempt)
+        self.between_batches()
         self._board.step(step, steps)
 
     def between_batches(self) -> None:
         """Nothing while the attempt may go on.
 
         Raises:
-            RunCancelled: the attempt was called off.
+            RunCancelled, ProcessFailed, PolicyRefused, StorageError: as ``at_step``.
         """
-        self._cancellations.check(self._run_id, self._attempt)
+        try:
+            self._cancellations.check(self._run_id, self._attempt)
+            self._allowed()
+        except FedloopError:
+            self._broke_off = True
+            raise

@@ -5,15 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from fedloop_clients.cancelling import WatchedRun
 from fedloop_clients.context import RunContext
 from fedloop_clients.privacy.accounting import check_delta, epsilon, rdp_at
 from fedloop_clients.privacy.charges import Charge, NonPrivateCharge, PureCharge
-from fedloop_clients.privacy.ledger import Ledger
+from fedloop_clients.privacy.ledger import Head, Ledger, Reservation
 from fedloop_clients.privacy.planning import Ceiling, PrivacyPlan, plan_run
 from fedloop_clients.training.rows import UnitIndex
-from fedloop_core.errors import BudgetExhausted, EnvelopeRefused, RunCancelled
+from fedloop_core.errors import BudgetExhausted, EnvelopeRefused
 from fedloop_proto.coordination.v1.coordination_pb2 import PrivacySpend
 
 __all__ = ["RunCharges"]
@@ -23,10 +24,14 @@ _ROUNDING = 1e-6  # relative slack when rounds, charged one by one, add up to th
 
 @dataclass(frozen=True)
 class RunCharges:
-    """The charges of one run at one site's ledger."""
+    """The charges of one question of a run at one site's ledger.
+
+    ``held``: the reservations of what was released for it so far, which stand in full until the answer is kept.
+    """
 
     ledger: Ledger
     context: RunContext
+    held: list[Reservation] = field(default_factory=list)
 
     def plan(self, rounds: int, evaluations: int = 0) -> PrivacyPlan | None:
         """The run's plan, found once from the number of units that the site told; absent when the task is not private.
@@ -59,12 +64,34 @@ class RunCharges:
             check_delta(self.context.task.privacy.delta, len(UnitIndex.of(self.context.training.units)))
 
     @contextmanager
-    def release(self, charge: Charge, blocks: tuple[str, ...], purpose: str) -> Iterator[None]:
-        """Charges a release before its body computes it; a body that fails stays charged in full.
+    def until_kept(self, watch: WatchedRun) -> Iterator[None]:
+        """Settles what the body releases, once the body has kept the answer where a killed process finds it again.
 
-        A body that was called off, and one whose process died, released nothing: asked for again, the same release is
-        carried by the reservation that stands for it, some few times. That a body failed by itself may depend on the
-        rows, so it is settled in full and asked for again it is charged again.
+        Until then nothing has left the site. A body that ``watch`` ended, and one whose process died, released nothing: asked
+        for again, the same releases are carried by the reservations that stand for them, some few times. That a body
+        failed by itself may depend on the rows, so it is settled in full and asked for again it is charged again.
+
+        Raises:
+            StorageError: the ledger cannot be written. What is held stands in full and carries nothing else.
+        """
+        try:
+            yield
+        except Exception:
+            if watch.broke_off:
+                for reservation in self.held:
+                    self.ledger.broke_off(reservation)
+            else:
+                self._settle()
+            raise
+        self._settle()
+
+    @property
+    def entries(self) -> tuple[Head, ...]:
+        """Names what is held, to be kept beside the answer."""
+        return tuple(reservation.entry for reservation in self.held)
+
+    def release(self, charge: Charge, blocks: tuple[str, ...], purpose: str) -> None:
+        """Charges a release, which is computed afterwards.
 
         Raises:
             BudgetExhausted: the run's epsilon or a block's budget for life does not hold the charge.
@@ -72,22 +99,13 @@ class RunCharges:
         run_id = self.context.known.run_id
         if isinstance(charge, NonPrivateCharge):
             self.ledger.reserve(charge, blocks, run_id, purpose)
-            yield
             return
         reservation = self.ledger.resume(charge, blocks, run_id, purpose)
         if reservation is None:
             for block in blocks:
                 self._check_run(charge, block, purpose)
             reservation = self.ledger.reserve(charge, blocks, run_id, purpose)
-        try:
-            yield
-        except RunCancelled:
-            self.ledger.broke_off(reservation)
-            raise
-        except Exception:
-            self.ledger.settle(reservation, charge)
-            raise
-        self.ledger.settle(reservation, charge)
+        self.held.append(reservation)
 
     def run_epsilon(self, blocks: tuple[str, ...]) -> float:
         """What the run has spent so far on the block that it cost most; infinite without privacy."""
@@ -102,6 +120,10 @@ class RunCharges:
             return PrivacySpend()
         most = max((self.ledger.spend(block) for block in blocks), key=lambda spend: spend.epsilon)
         return PrivacySpend(epsilon=most.epsilon, delta=most.delta, budget=most.budget, unlimited=most.unlimited)
+
+    def _settle(self) -> None:
+        for entry in self.entries:
+            self.ledger.settle_in_full(entry)
 
     def _check_run(self, charge: Charge, block: str, purpose: str) -> None:
         context = self.context

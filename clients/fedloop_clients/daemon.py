@@ -16,8 +16,9 @@ from dataclasses import replace
 from pydantic import ValidationError
 
 from fedloop_clients.activity import Activity, ActivityBoard, ActivityKind
-from fedloop_clients.admission import Admission
+from fedloop_clients.admission import TRAINS, Admission
 from fedloop_clients.cancelling import Cancellations, WatchedRun
+from fedloop_clients.charging import RunCharges
 from fedloop_clients.context import RunContext
 from fedloop_clients.controls import SiteControls
 from fedloop_clients.data.site_data import FeedbackAdded, SiteData, SiteRows
@@ -72,6 +73,9 @@ class SiteDaemon:
         protocol: the generation of messages that this side speaks.
         board: where it shows what it does.
         devices: where models are trained; the CPU when there are none.
+
+    Raises:
+        StorageError: ledger or outbox cannot be read, or what was answered cannot be settled.
     """
 
     def __init__(
@@ -107,7 +111,8 @@ class SiteDaemon:
         self._cancellations = Cancellations(outbox)
         self._guard = LedgerGuard(self._controls.guard, config.site, ledger, clock)
         self._admission = Admission(config.site, self._controls, self._guard, outbox, coordinator_key.key_id)
-        self._work = SiteWork(config.site, self._controls.policy, ledger, noise, devices)
+        self._work = SiteWork(config.site, self._controls.policy, noise, devices)
+        self._settle_answered()
 
     @property
     def site(self) -> str:
@@ -245,29 +250,47 @@ class SiteDaemon:
         key = _question_key(instruction, kind, arrays_digest)
         stored = self._outbox.find(key)
         if stored is None:
-            stored = self._do(context, instruction, question.arrays, kind)
-            self._outbox.store(key, stored)
+            self._admission.require_rounds_left(instruction, context.known, context.task)
+            self._settle_answered()
+            stored = self._do(context, instruction, question.arrays, key)
         result = Answer.FromString(stored.answer)
         field = RESULTS[kind]
         getattr(answer, field).CopyFrom(getattr(result, field))
         return self._finish(answer, stored.arrays, result.arrays_digest)
 
-    def _do(self, context: RunContext, instruction: Instruction, arrays: NamedArrays, kind: str) -> KeptResult:
-        """Does the work and returns its result as the outbox keeps it: without heads, attempt and digest of its moment."""
+    def _settle_answered(self) -> None:
+        """An answer that the outbox keeps may have left: before anything else is released, its reservations carry no more."""
+        for entry in self._outbox.charged():
+            self._ledger.settle_in_full(entry)
+
+    def _do(self, context: RunContext, instruction: Instruction, arrays: NamedArrays, key: bytes) -> KeptResult:
+        """Does the work and keeps its result in the outbox: without heads, attempt and digest of its moment."""
+        kind = str(instruction.WhichOneof("work"))
         doing = ActivityKind.EVALUATING if kind == _EVALUATES else ActivityKind.TRAINING
-        watch = WatchedRun(instruction.run_id, instruction.attempt, self._cancellations, self._board)
-        with self._board.working(Activity(doing, instruction.run_id, instruction.round)):
-            outcome = self._work.perform(context, instruction, arrays, watch)
+        watch = WatchedRun(
+            instruction.run_id,
+            instruction.attempt,
+            self._cancellations,
+            self._board,
+            lambda: self._admission.require_not_declined(instruction.run_id, context.task_digest),
+        )
+        charges = RunCharges(self._ledger, context)
+        with charges.until_kept(watch):
+            with self._board.working(Activity(doing, instruction.run_id, instruction.round)):
+                outcome = self._work.perform(charges, instruction, arrays, watch)
+            result = Answer(
+                run_id=instruction.run_id, round=instruction.round, site=self.site, arrays_digest=digest(outcome.arrays)
+            )
+            getattr(result, RESULTS[kind]).CopyFrom(outcome.result)
+            stored = KeptResult(result.SerializeToString(deterministic=True), outcome.arrays)
+            known = replace(context.known, trained=context.known.trained + (kind in TRAINS))
+            self._outbox.store(key, stored, run=known, charged=charges.entries)
+            context.known = known
         if kind == "describe_data":
-            self._outbox.remember(context.known)
             self._controls.audit.noticed(
                 AuditAction.RUN_STARTED, instruction.run_id, task=context.task.name, attempt=instruction.attempt
             )
-        result = Answer(
-            run_id=instruction.run_id, round=instruction.round, site=self.site, arrays_digest=digest(outcome.arrays)
-        )
-        getattr(result, RESULTS[kind]).CopyFrom(outcome.result)
-        return KeptResult(result.SerializeToString(deterministic=True), outcome.arrays)
+        return stored
 
     def _context(self, instruction: Instruction) -> RunContext:
         """The run of an instruction: known, begun by a description, or taken up again after a restart.

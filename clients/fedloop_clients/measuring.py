@@ -79,9 +79,7 @@ class SiteEvaluations:
         self._noise = noise
         self._trainers = trainers
 
-    def of_artifact(
-        self, context: RunContext, charges: RunCharges, instruction: Instruction, arrays: NamedArrays
-    ) -> Evaluation:
+    def of_artifact(self, charges: RunCharges, instruction: Instruction, arrays: NamedArrays) -> Evaluation:
         """Of the file that would ship, with a runtime that devices use.
 
         Raises:
@@ -89,7 +87,7 @@ class SiteEvaluations:
             RuntimeUnavailable: no installed runtime takes this kind of artifact.
             BudgetExhausted: the run or an evaluation block cannot pay for it.
         """
-        asked = instruction.evaluate_artifact
+        context, asked = charges.context, instruction.evaluate_artifact
         description, model = _artifact(asked.description, arrays)
         if description.features != context.task.feature_schema:
             raise ArtifactRefused("the artifact takes other features than the task has.", reason="description")
@@ -102,18 +100,14 @@ class SiteEvaluations:
         return self._scored(charges, plan, choice, instruction, outputs, rows)
 
     def of_model(
-        self,
-        context: RunContext,
-        charges: RunCharges,
-        plan: PrivacyPlan | None,
-        instruction: Instruction,
-        arrays: NamedArrays,
+        self, charges: RunCharges, plan: PrivacyPlan | None, instruction: Instruction, arrays: NamedArrays
     ) -> Evaluation:
         """Of the arrays received, on all evaluation rows; absent when their budget is spent: training goes on.
 
         Raises:
             UpdateRefused: the arrays do not fit the model.
         """
+        context = charges.context
         rows = _rows(context, RowChoice.ALL, plan)
         if len(rows) == 0:
             return Evaluation(present=False)
@@ -137,13 +131,13 @@ class SiteEvaluations:
     ) -> Evaluation:
         context = charges.context
         blocks, label = context.evaluation[choice].blocks, context.task.label
-        with charges.release(NonPrivateCharge() if plan is None else plan.evaluation, blocks, "evaluation"):
-            if plan is None:
-                scores = exact_scores(label, outputs, rows.labels)
-            else:
-                purpose = f"evaluation {choice.value} {instruction.arrays_digest.hex()[:16]}"
-                noise = self._noise.derive(instruction, purpose)
-                scores = noised_scores(label, outputs, rows.labels, plan.evaluation.epsilon, noise)
+        charges.release(NonPrivateCharge() if plan is None else plan.evaluation, blocks, "evaluation")
+        if plan is None:
+            scores = exact_scores(label, outputs, rows.labels)
+        else:
+            purpose = f"evaluation {choice.value} {instruction.arrays_digest.hex()[:16]}"
+            noise = self._noise.derive(instruction, purpose)
+            scores = noised_scores(label, outputs, rows.labels, plan.evaluation.epsilon, noise)
         evaluation = scores.message()
         evaluation.spend.CopyFrom(charges.spend(blocks))
         return evaluation

@@ -11,7 +11,7 @@ import os
 import sqlite3
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,8 +31,10 @@ CREATE TABLE IF NOT EXISTS answer (
     sequence INTEGER PRIMARY KEY, key BLOB NOT NULL UNIQUE, body BLOB, layout TEXT, arrays BLOB
 ) STRICT;
 CREATE TABLE IF NOT EXISTS run (
-    run_id TEXT PRIMARY KEY, attempt INTEGER NOT NULL, task BLOB NOT NULL, rows_said INTEGER NOT NULL
+    run_id TEXT PRIMARY KEY, attempt INTEGER NOT NULL, task BLOB NOT NULL, rows_said INTEGER NOT NULL,
+    trained INTEGER NOT NULL DEFAULT 0
 ) STRICT, WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS charged (sequence INTEGER PRIMARY KEY, digest BLOB NOT NULL) STRICT;
 CREATE TABLE IF NOT EXISTS cancelled (run_id TEXT PRIMARY KEY, attempt INTEGER NOT NULL) STRICT, WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS coordinator_head (
     key_id TEXT PRIMARY KEY, sequence INTEGER NOT NULL, digest BLOB NOT NULL
@@ -50,12 +52,16 @@ class KeptResult:
 
 @dataclass(frozen=True)
 class KnownRun:
-    """A run that this site was asked about: its highest attempt, its task, and the number of rows it was told."""
+    """A run that this site was asked about.
+
+    Its highest attempt, its task, the number of rows that it was told, and how many different questions to train were answered.
+    """
 
     run_id: str
     attempt: int
     task_document: bytes
     rows_said: int
+    trained: int = 0
 
 
 class Outbox:
@@ -86,6 +92,7 @@ class Outbox:
             self._connection.execute("PRAGMA journal_mode = WAL")
             self._connection.execute("PRAGMA synchronous = FULL")
             self._connection.executescript(_SCHEMA)
+            self._add_column("run", "trained")
             self._kept: deque[tuple[int, int]] = deque(
                 self._connection.execute(
                     "SELECT sequence, length(body) + length(arrays) FROM answer WHERE body IS NOT NULL ORDER BY sequence"
@@ -112,51 +119,61 @@ class Outbox:
             )
         return KeptResult(body, unpack_arrays(PackedArrays(layout, arrays)))
 
-    def store(self, key: bytes, result: KeptResult) -> None:
-        """Keeps a result; it is on the disk before this returns.
+    def store(
+        self, key: bytes, result: KeptResult, *, run: KnownRun | None = None, charged: Sequence[Head] = ()
+    ) -> None:
+        """Keeps a result, what is then known of its run, and what it was charged; all of it is on the disk before this returns.
+
+        Args:
+            key: names the question.
+            result: its result.
+            run: kept in place of what was known.
+            charged: the ledger's reservations for what the result holds, in place of those of the results before, which
+                have been settled.
 
         Raises:
             StorageError: the file cannot be written; nothing is kept then.
         """
         packed = pack_arrays(result.arrays)
-        row = (key, result.answer, packed.layout, packed.content)
         size = len(result.answer) + len(packed.content)
         with self._using():
             dropped = self._dropped_for(size)
-            if dropped:
-                self._connection.execute("BEGIN IMMEDIATE")
-                try:
-                    sequence = self._insert(row)
+            with self._transaction():
+                sequence = self._insert((key, result.answer, packed.layout, packed.content))
+                self._connection.executemany(
+                    "UPDATE answer SET body = NULL, layout = NULL, arrays = NULL WHERE sequence = ?",
+                    [(old,) for old, _ in dropped],
+                )
+                if run is not None:
+                    self._put(run)
+                if charged:
+                    self._connection.execute("DELETE FROM charged")
                     self._connection.executemany(
-                        "UPDATE answer SET body = NULL, layout = NULL, arrays = NULL WHERE sequence = ?",
-                        [(old,) for old, _ in dropped],
+                        "INSERT INTO charged VALUES (?, ?)", [(head.sequence, head.digest) for head in charged]
                     )
-                    self._connection.execute("COMMIT")
-                finally:
-                    if self._connection.in_transaction:
-                        self._connection.execute("ROLLBACK")
-            else:
-                sequence = self._insert(row)  # one statement is a transaction by itself
             for _ in dropped:  # only now: what was rolled back is still kept
                 self._bytes -= self._kept.popleft()[1]
             self._kept.append((sequence, size))
             self._bytes += size
 
+    def charged(self) -> tuple[Head, ...]:
+        """The ledger's reservations for the result that was kept last: settled or not, they carry nothing else."""
+        with self._using():
+            rows = self._connection.execute("SELECT sequence, digest FROM charged ORDER BY sequence").fetchall()
+        return tuple(Head(*row) for row in rows)
+
     def run(self, run_id: str) -> KnownRun | None:
         """What is known of a run."""
         with self._using():
             row = self._connection.execute(
-                "SELECT run_id, attempt, task, rows_said FROM run WHERE run_id = ?", (run_id,)
+                "SELECT run_id, attempt, task, rows_said, trained FROM run WHERE run_id = ?", (run_id,)
             ).fetchone()
         return None if row is None else KnownRun(*row)
 
     def remember(self, run: KnownRun) -> None:
         """Keeps what is known of a run in place of what was."""
         with self._using():
-            self._connection.execute(
-                "INSERT OR REPLACE INTO run VALUES (?, ?, ?, ?)",
-                (run.run_id, run.attempt, run.task_document, run.rows_said),
-            )
+            self._put(run)
 
     def cancelled(self, run_id: str) -> int:
         """The highest attempt of a run that was called off; ``NEVER`` when none was."""
@@ -193,6 +210,28 @@ class Outbox:
     def _using(self) -> Iterator[None]:
         with self._lock, self._failures:
             yield
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        self._connection.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            self._connection.execute("COMMIT")
+        finally:
+            if self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
+
+    def _add_column(self, table: str, column: str) -> None:
+        """A file of an earlier release has not got it yet."""
+        known = {row[1] for row in self._connection.execute(f"PRAGMA table_info({table})")}
+        if column not in known:
+            self._connection.execute(f"ALTER TABLE {table} ADD COLUMN {column} INTEGER NOT NULL DEFAULT 0")
+
+    def _put(self, run: KnownRun) -> None:
+        self._connection.execute(
+            "INSERT OR REPLACE INTO run (run_id, attempt, task, rows_said, trained) VALUES (?, ?, ?, ?, ?)",
+            (run.run_id, run.attempt, run.task_document, run.rows_said, run.trained),
+        )
 
     def _dropped_for(self, size: int) -> list[tuple[int, int]]:
         """The oldest answers, which make room for one of ``size`` bytes."""

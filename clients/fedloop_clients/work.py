@@ -16,7 +16,6 @@ from fedloop_clients.data.gate import GateVerdict, check_rows, stricter
 from fedloop_clients.measuring import SiteEvaluations, WarmTrainers
 from fedloop_clients.policy import SitePolicy
 from fedloop_clients.privacy.charges import NonPrivateCharge
-from fedloop_clients.privacy.ledger import Ledger
 from fedloop_clients.privacy.mechanisms import noised_counts
 from fedloop_clients.privacy.planning import count_charge
 from fedloop_clients.randomness import SiteNoise
@@ -69,7 +68,6 @@ class SiteWork:
     Args:
         site: the site's name.
         policy: the site's policy as it is when it is called.
-        ledger: what pays.
         noise: the site's source.
         devices: where models are trained; the CPU when there are none.
     """
@@ -78,13 +76,11 @@ class SiteWork:
         self,
         site: str,
         policy: Callable[[], SitePolicy],
-        ledger: Ledger,
         noise: NoiseSource,
         devices: DevicePool | None = None,
     ) -> None:
         self._site = site
         self._policy = policy
-        self._ledger = ledger
         self._noise = SiteNoise(site, noise)
         self._trainers = WarmTrainers(devices or DevicePool.cpu())
         self._evaluations = SiteEvaluations(self._noise, self._trainers)
@@ -95,24 +91,24 @@ class SiteWork:
         self._trainers.close()
 
     def perform(
-        self, context: RunContext, instruction: Instruction, arrays: NamedArrays, watch: TrainingWatch
+        self, charges: RunCharges, instruction: Instruction, arrays: NamedArrays, watch: TrainingWatch
     ) -> Outcome:
-        """Does what an instruction asks; ``watch`` looks on while a round is trained.
+        """Does what an instruction asks; ``watch`` looks on while a round is trained, ``charges`` hold what it releases.
 
         Raises:
             FedloopError: as the method for this kind of work.
         """
         match instruction.WhichOneof("work"):
             case "describe_data":
-                return self.describe(context, instruction)
+                return self.describe(charges, instruction)
             case "collect_moments":
-                return self.collect_moments(context, instruction)
+                return self.collect_moments(charges, instruction)
             case "train_locally":
-                return self.train(context, instruction, arrays, watch)
+                return self.train(charges, instruction, arrays, watch)
             case "sum_derivatives":
-                return self.sum_derivatives(context, instruction, arrays)
+                return self.sum_derivatives(charges, instruction, arrays)
             case "evaluate_artifact":
-                return self.evaluate_artifact(context, instruction, arrays)
+                return self.evaluate_artifact(charges, instruction, arrays)
             case _:
                 raise EnvelopeRefused(
                     f"site {self._site}: an instruction asks for nothing that this version knows.",
@@ -120,7 +116,7 @@ class SiteWork:
                     reason="work",
                 )
 
-    def describe(self, context: RunContext, instruction: Instruction) -> Outcome:
+    def describe(self, charges: RunCharges, instruction: Instruction) -> Outcome:
         """The data gate's verdict, the number of rows, and what the ledger has spent.
 
         A private run is planned from the number told here, with noise: ``context.known.rows_said``. It is told once; who
@@ -130,7 +126,7 @@ class SiteWork:
             PrivacyParameterInvalid: the task's parameters guard nothing with these rows.
             BudgetExhausted: not even the number of rows can be told.
         """
-        charges = RunCharges(self._ledger, context)
+        context = charges.context
         verdict = self._verdict(context)
         description = DataDescription(
             admitted=verdict.admitted,
@@ -142,10 +138,10 @@ class SiteWork:
             return Outcome(description)
         charges.check_delta()  # before anything is charged
         if not context.task.privacy.private:
-            with charges.release(_NON_PRIVATE, context.training_blocks, "number of rows"):
-                told = max(len(context.training), 1)
+            charges.release(_NON_PRIVATE, context.training_blocks, "number of rows")
+            told = max(len(context.training), 1)
         else:
-            told = context.known.rows_said or self._noised_units(context, charges, instruction)
+            told = context.known.rows_said or self._noised_units(charges, instruction)
         context.known = replace(context.known, rows_said=told)
         charges.plan(context.task.rounds.count)  # what cannot be planned is refused now, not in the first round
         description.data_fingerprint = context.data.fingerprint(context.training)
@@ -153,62 +149,62 @@ class SiteWork:
         description.rows_noised = context.task.privacy.private
         return Outcome(description)
 
-    def collect_moments(self, context: RunContext, instruction: Instruction) -> Outcome:
+    def collect_moments(self, charges: RunCharges, instruction: Instruction) -> Outcome:
         """Sums for a shared scaler.
 
         Raises:
             UsageError: the task asks for no statistics.
             BudgetExhausted: the run or a block cannot pay for them.
         """
+        context = charges.context
         self._verdict(context).require(self._site)
-        charges = RunCharges(self._ledger, context)
         plan = charges.plan(context.task.rounds.count)
         if plan is None:
-            with charges.release(_NON_PRIVATE, context.training_blocks, "moments"):
-                return Outcome(Moments(noised=False), exact_moments(context.task, context.training).arrays())
+            charges.release(_NON_PRIVATE, context.training_blocks, "moments")
+            return Outcome(Moments(noised=False), exact_moments(context.task, context.training).arrays())
         if plan.moments is None:
             raise UsageError(f"task {context.task.name!r} has no federated scaling: nothing pays for moments.")
-        with charges.release(plan.moments, context.training_blocks, "moments"):
-            moments = noised_moments(
-                context.task.feature_schema,
-                context.training,
-                plan.moments.noise_multiplier,
-                self._noise.derive(instruction, "moments"),
-            )
-            return Outcome(Moments(noised=True), moments.arrays())
+        charges.release(plan.moments, context.training_blocks, "moments")
+        moments = noised_moments(
+            context.task.feature_schema,
+            context.training,
+            plan.moments.noise_multiplier,
+            self._noise.derive(instruction, "moments"),
+        )
+        return Outcome(Moments(noised=True), moments.arrays())
 
     def train(
-        self, context: RunContext, instruction: Instruction, arrays: NamedArrays, watch: TrainingWatch
+        self, charges: RunCharges, instruction: Instruction, arrays: NamedArrays, watch: TrainingWatch
     ) -> Outcome:
         """A round of federated averaging, and an evaluation of the arrays received when asked for.
 
         Raises:
-            RunCancelled: the run was called off meanwhile; the round stays charged in full.
+            RunCancelled, PolicyRefused: the run was called off or declined meanwhile; the round stays charged in full.
             DataGateFailed: the data gate refuses the training rows.
             BudgetExhausted: the run or a block cannot pay for the round.
             UpdateRefused: the arrays do not fit the model, or training gave weights that are not finite.
             DeviceLost: no device is left to train on; what was charged stays so.
         """
+        context = charges.context
         self._verdict(context).require(self._site)
-        charges = RunCharges(self._ledger, context)
         plan = charges.plan(max(instruction.train_locally.rounds_planned, 1))
         trainer = self._trainers.of(context)
         blocks, purpose = context.training_blocks, f"round {instruction.round}"
         if plan is None:
-            with charges.release(_NON_PRIVATE, blocks, purpose):
-                seed = self._noise.shuffle_seed(instruction)
-                trained = trainer.train(arrays, context.training, seed, watch)
+            charges.release(_NON_PRIVATE, blocks, purpose)
+            seed = self._noise.shuffle_seed(instruction)
+            trained = trainer.train(arrays, context.training, seed, watch)
         else:
-            with charges.release(plan.round, blocks, purpose):
-                trained = trainer.train_privately(
-                    arrays,
-                    context.training,
-                    plan.round.noise_multiplier,
-                    plan.round.sampling_rate,
-                    self._noise.derive(instruction, "training"),
-                    expected_batch_size=plan.expected_batch_size,
-                    watch=watch,
-                )
+            charges.release(plan.round, blocks, purpose)
+            trained = trainer.train_privately(
+                arrays,
+                context.training,
+                plan.round.noise_multiplier,
+                plan.round.sampling_rate,
+                self._noise.derive(instruction, "training"),
+                expected_batch_size=plan.expected_batch_size,
+                watch=watch,
+            )
         if trained.nonfinite_gradients:  # an exact count: for the site's own eyes
             _LOG.warning(
                 "site %s: %s of run %s set %d gradients to 0 that were not finite",
@@ -225,28 +221,28 @@ class SiteWork:
             run_epsilon=charges.run_epsilon(blocks),
         )
         if instruction.train_locally.evaluate:
-            update.evaluation.CopyFrom(self._evaluations.of_model(context, charges, plan, instruction, arrays))
+            update.evaluation.CopyFrom(self._evaluations.of_model(charges, plan, instruction, arrays))
         return Outcome(update, trained.update)
 
-    def sum_derivatives(self, context: RunContext, instruction: Instruction, arrays: NamedArrays) -> Outcome:
+    def sum_derivatives(self, charges: RunCharges, instruction: Instruction, arrays: NamedArrays) -> Outcome:
         """Exact sums for one step of Newton-Raphson.
 
         Raises:
             UsageError: the task is not trained by Newton-Raphson.
             UpdateRefused: the arrays do not fit the design.
         """
+        context = charges.context
         if not isinstance(context.task.training, NewtonRaphson):
             raise UsageError(f"task {context.task.name!r} is not trained by Newton-Raphson.")
         self._verdict(context).require(self._site)
-        charges = RunCharges(self._ledger, context)
-        with charges.release(_NON_PRIVATE, context.training_blocks, f"round {instruction.round}"):
-            sums = sum_derivatives(context.task, arrays, context.training)
+        charges.release(_NON_PRIVATE, context.training_blocks, f"round {instruction.round}")
+        sums = sum_derivatives(context.task, arrays, context.training)
         result = Derivatives()
         if instruction.sum_derivatives.evaluate:
-            result.evaluation.CopyFrom(self._evaluations.of_model(context, charges, None, instruction, arrays))
+            result.evaluation.CopyFrom(self._evaluations.of_model(charges, None, instruction, arrays))
         return Outcome(result, sums.arrays())
 
-    def evaluate_artifact(self, context: RunContext, instruction: Instruction, arrays: NamedArrays) -> Outcome:
+    def evaluate_artifact(self, charges: RunCharges, instruction: Instruction, arrays: NamedArrays) -> Outcome:
         """Evaluates the file that would ship, with a runtime that devices use.
 
         Raises:
@@ -254,18 +250,18 @@ class SiteWork:
             RuntimeUnavailable: no installed runtime takes this kind of artifact.
             BudgetExhausted: the run or an evaluation block cannot pay for it.
         """
-        charges = RunCharges(self._ledger, context)
-        return Outcome(self._evaluations.of_artifact(context, charges, instruction, arrays))
+        return Outcome(self._evaluations.of_artifact(charges, instruction, arrays))
 
-    def _noised_units(self, context: RunContext, charges: RunCharges, instruction: Instruction) -> int:
+    def _noised_units(self, charges: RunCharges, instruction: Instruction) -> int:
         """The number of training units with noise: one unit moves it by 1, however many rows it has.
 
         Never below the number of rows that the task's data gate asks for, which is public.
         """
+        context = charges.context
         charge = count_charge(context.task)
-        with charges.release(charge, context.training_blocks, "number of rows"):
-            exact = len(UnitIndex.of(context.training.units))
-            (noised,) = noised_counts((exact,), 1 / charge.epsilon, self._noise.derive(instruction, "rows"))
+        charges.release(charge, context.training_blocks, "number of rows")
+        exact = len(UnitIndex.of(context.training.units))
+        (noised,) = noised_counts((exact,), 1 / charge.epsilon, self._noise.derive(instruction, "rows"))
         return max(noised, context.task.gates.data.minimum_rows, 1)
 
     def _verdict(self, context: RunContext) -> GateVerdict:

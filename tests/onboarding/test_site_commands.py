@@ -193,6 +193,15 @@ def test_a_person_decides_on_runs(joined_home: SiteHome, ask: Callable[[str], No
     state = run_json("approve", "--list", home=joined_home)
     assert state["waiting"] == []
     assert [decision["approved"] for decision in state["decisions"]] == [True, False]
+    run("approve", "r1", "--decline", home=joined_home)  # an approval is taken back
+    said = run("approve", home=joined_home)
+    assert said.count("r1: ") == 1
+    assert "r1: declined by" in said
+    assert "r2: declined by" in said
+    run("approve", "r2", "--every-run", home=joined_home)
+    said = run("approve", home=joined_home)
+    assert "every run of task heart: approved by" in said
+    assert "declined" not in said
 
 
 def test_renewing_by_hand(coordinator: Coordinator, joined_home: SiteHome) -> None:

@@ -228,7 +228,7 @@ def test_weight_by_rows_is_the_number_told() -> None:
 
 
 def test_newton_sends_exact_sums_and_an_evaluation() -> None:
-    task = make_task(scaling="federated").model_copy(update={"training": NewtonRaphson(algorithm="newton")})
+    task = make_task(rounds=9, scaling="federated").model_copy(update={"training": NewtonRaphson(algorithm="newton")})
     site = Site(task)
     site.describe()
     _, moments = site.ask(collect_moments=CollectMoments())
@@ -267,7 +267,10 @@ def test_a_private_run_stays_within_its_epsilon_and_is_charged_step_by_step(priv
 def test_a_round_more_than_planned_is_refused(private: Site) -> None:
     for number in range(1, 5):
         private.train(number)
-    assert refused(private.train(5)[0])[0] == "FL-PRIV-002"
+    assert refused(private.train(5)[0]) == ("FL-TRUST-006", {"rule": "maximum-rounds"})
+    moved = {name: array + np.float32(1) for name, array in arrays_of(private.task).items()}
+    again = private.ask(moved, round=4, train_locally=TrainLocally(rounds_planned=4))[0]
+    assert refused(again)[0] == "FL-PRIV-002"
 
 
 def test_planning_fewer_rounds_than_are_asked_cannot_loosen_the_run(private: Site) -> None:

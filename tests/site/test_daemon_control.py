@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import shutil
+import sqlite3
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -340,6 +341,20 @@ def test_what_was_called_off_is_charged_once_when_the_run_goes_on(tmp_path: Path
     assert site.ledger.charges("original", "run-1") == charged
 
 
+def test_a_daemon_that_is_ended_while_it_trains_charges_the_round_once(tmp_path: Path) -> None:
+    """A restart of the site's services ends the work in hand, whatever its rows are."""
+    site = Site(tmp_path, make_task(8.0, steps=2_000))
+    site.describe()
+    with training(site) as answers:
+        assert site.daemon.end(0.0)
+    assert refused(answers[0])[0] == "FL-PROC-001"
+    charged = site.ledger.charges("original", "run-1")
+    site.stop()
+    site.start()
+    assert site.train(1, attempt=2).WhichOneof("result") == "local_update"
+    assert site.ledger.charges("original", "run-1") == charged
+
+
 def test_a_cancel_before_the_description_holds(site: Site) -> None:
     site.daemon.notice(site.notice(cancel_run=CancelRun()))
     assert refused(site.describe()) == ("FL-RUN-003", {})
@@ -448,6 +463,78 @@ def test_rounds_beyond_the_sites_bound_are_refused_whatever_the_task_says(site: 
     assert refused(site.train(5)) == ("FL-TRUST-006", {"rule": "maximum-rounds"})
 
 
+def asked_with(site: Site, shift: float, number: int = 1) -> Answer:
+    """A question to train from other weights."""
+    moved = {
+        name: np.asarray(array, np.float32) + np.float32(shift) for name, array in initial_arrays(site.task, 1).items()
+    }
+    arrays = {**moved, **Scaler.from_ranges(site.task.feature_schema).arrays()}
+    return site.ask(arrays, round=number, train_locally=TrainLocally(rounds_planned=4))
+
+
+MORE_ROUNDS = {
+    "without a bound of the site's": SitePolicy(),
+    "with a bound": SitePolicy(maximum_rounds=4),
+    "approved by a person": SitePolicy(approval="each-run"),
+}
+
+
+@pytest.mark.parametrize("policy", MORE_ROUNDS.values(), ids=MORE_ROUNDS.keys())
+def test_no_more_is_trained_for_a_run_than_its_rounds_and_a_few(tmp_path: Path, policy: SitePolicy) -> None:
+    """Nothing is charged here that would run out."""
+    site = Site(tmp_path, policy=policy)
+    site.describe()
+    if policy.approval == "each-run":
+        site.daemon._controls.approvals.decide("run-1", approved=True, by="ada", now_unix=NOW)
+        site.describe()
+    first = asked_with(site, 0.0)
+    for at in range(1, 7):
+        assert asked_with(site, float(at)).WhichOneof("result") == "local_update"
+        site.stop()
+        site.start()  # the count outlives the process
+    limit = ("FL-TRUST-006", {"rule": "maximum-rounds"})
+    assert refused(asked_with(site, 7.0)) == limit
+    assert refused(asked_with(site, 8.0, number=4)) == limit
+    assert refused(asked_with(site, 0.0, number=999)) == limit
+    assert asked_with(site, 0.0).local_update == first.local_update  # what was answered is answered again
+
+
+def test_an_outbox_of_an_earlier_release_is_opened(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    site.describe()
+    site.stop()
+    with sqlite3.connect(tmp_path / "outbox.db") as connection:
+        connection.executescript("ALTER TABLE run DROP COLUMN trained; DROP TABLE charged;")
+    connection.close()
+    site.start()
+    assert site.train(1).WhichOneof("result") == "local_update"
+    known = site.outbox.run("run-1")
+    assert known is not None
+    assert known.trained == 1
+
+
+@pytest.mark.parametrize("every_run", [False, True], ids=["of the run", "of every run of the task"])
+def test_an_approval_that_is_taken_back_ends_what_trains_at_its_next_step(tmp_path: Path, every_run: bool) -> None:
+    site = Site(tmp_path, make_task(8.0, steps=100_000), policy=SitePolicy(approval="each-task"))
+    person = SiteControls.of_folder("north", site.folder, SitePolicy, None).approvals
+    site.describe()
+    person.decide("run-1", approved=True, by="ada", now_unix=NOW, every_run_of_task=every_run)
+    site.describe()
+    with training(site) as answers:
+        person.decide("run-1", approved=False, by="bob", now_unix=NOW, every_run_of_task=every_run)
+    declined = ("FL-TRUST-006", {"rule": "declined"})
+    assert refused(answers[0]) == declined
+    assert refused(site.train(1)) == declined
+    other = refused(site.describe(run_id="run-2"))[1]
+    assert other == {"rule": "declined" if every_run else "approval"}
+    person.decide("run-1", approved=True, by="ada", now_unix=NOW)
+    charged = site.ledger.charges("original", "run-1")
+    with training(site) as answers:
+        assert site.daemon.activity().kind is ActivityKind.TRAINING
+        site.daemon.notice(site.notice(cancel_run=CancelRun()))
+    assert site.ledger.charges("original", "run-1") == charged  # it was ended from outside: charged once
+
+
 def test_a_run_that_waits_is_accepted_when_it_is_asked_again_after_the_approval(site: Site) -> None:
     site.policy = SitePolicy(approval="each-run")
     before = site.ledger.head()
@@ -467,8 +554,10 @@ def test_what_was_refused_and_begun_is_in_the_sites_own_log(tmp_path: Path) -> N
     for _ in range(50):
         site.daemon.answer(Question(b"\xff" * 30, {}))
     site.describe()
-    for number in range(1, 7):
+    for number in range(1, 5):
         site.train(number)
+    for _ in range(2):
+        asked_with(site, 1.0, number=4)
     site.policy = SitePolicy(tasks=("elsewhere",))
     site.train(1)
     assert site.recorded() == [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -219,6 +220,45 @@ def test_a_task_is_approved_for_all_its_runs_where_the_policy_says_so() -> None:
     approvals.require("each-task", asked("run-2"), "north")
     assert refusal(approvals, "each-task", asked("run-3", make_task(8.0))) == "approval"
     assert refusal(approvals, "each-run", asked("run-2")) == "approval"
+
+
+def test_the_newest_decision_holds() -> None:
+    approvals = Approvals(None)
+    refusal(approvals, "each-task", asked())
+
+    def decide(run_id: str, approved: bool, *, every: bool = False) -> None:
+        approvals.decide(run_id, approved=approved, by="ada", now_unix=200, every_run_of_task=every)
+
+    decide("run-1", True)
+    decide("run-1", False)
+    assert refusal(approvals, "each-task", asked()) == "declined"
+    decide("run-1", True, every=True)
+    approvals.require("each-task", asked(), "north")
+    approvals.require("each-task", asked("run-2"), "north")  # let in with its task, and so known by name
+    decide("run-2", False)
+    assert refusal(approvals, "each-task", asked("run-2")) == "declined"
+    approvals.require("each-task", asked(), "north")
+    decide("run-2", False, every=True)
+    assert refusal(approvals, "each-task", asked()) == "declined"
+    assert refusal(approvals, "each-run", asked("run-3")) == "declined"
+    decide("run-1", True)
+    approvals.require("each-run", asked(), "north")
+    standing = [(decision.run_id, decision.approved) for decision in approvals.state().standing()]
+    assert standing == [("", False), ("run-1", True)]
+    with pytest.raises(UsageError, match="none was decided on"):
+        decide("run-9", False)
+
+
+def test_an_approval_of_an_earlier_release_can_be_taken_back(tmp_path: Path) -> None:
+    path = tmp_path / "approvals.json"
+    approvals = Approvals(path)
+    refusal(approvals, "each-run", asked())
+    approvals.decide("run-1", approved=True, by="ada", now_unix=200)
+    kept = json.loads(path.read_text())
+    del kept["decided_on"]
+    path.write_text(json.dumps(kept))
+    approvals.decide("run-1", approved=False, by="ada", now_unix=201)
+    assert refusal(approvals, "each-run", asked()) == "declined"
 
 
 def test_what_was_declined_is_refused_for_good_even_without_approval_by_hand() -> None:

@@ -30,13 +30,16 @@ def unpause(home: Path = HOME, as_json: bool = AS_JSON) -> None:
 
 def approve(
     run: str = typer.Argument("", help="The run to decide on."),
-    list_waiting: bool = typer.Option(False, "--list", help="Only list what waits and what was decided."),
+    list_waiting: bool = typer.Option(False, "--list", help="Only list what waits and the decisions that hold."),
     decline: bool = typer.Option(False, "--decline", help="Decide against it."),
     every_run: bool = typer.Option(False, "--every-run", help="Decide on all runs of this very task."),
     home: Path = HOME,
     as_json: bool = AS_JSON,
 ) -> None:
-    """Decide on a run that waits for a person, where site.toml's policy asks for one."""
+    """Decide on a run that waits for a person, or otherwise on one that was decided on; without a run, list them.
+
+    What a declined run trains at that moment ends at its next step.
+    """
     from fedloop_core.audit import AuditAction
 
     site = _joined(home)
@@ -85,7 +88,7 @@ def _list(site: SiteHome, *, as_json: bool) -> None:
         print(f"{asked.run_id}: task {asked.task}, {asked.rounds} rounds, asked {moment(asked.asked_unix)}")
         print(f"  epsilon {asked.epsilon:g} and {asked.evaluation_epsilon:g} for evaluations, delta {asked.delta:g}")
         print(f"  task {asked.task_digest}")
-    for decision in state.decisions:
+    for decision in state.standing():
         what = decision.run_id or f"every run of task {decision.task}"
         print(f"{what}: {'approved' if decision.approved else 'declined'} by {decision.by}, {moment(decision.unix)}")
 

@@ -55,11 +55,16 @@ class Head:
 
 @dataclass(frozen=True)
 class Reservation:
-    """A charge that stands in full until it is settled; ``sequence`` is its entry's number."""
+    """A charge that stands in full until it is settled; ``entry`` names it for good, by number and digest."""
 
-    sequence: int
+    entry: Head
     charge: Charge
     blocks: tuple[str, ...]
+
+    @property
+    def sequence(self) -> int:
+        """The number of its entry."""
+        return self.entry.sequence
 
 
 _EMPTY = Head(0, bytes(32))
@@ -94,10 +99,9 @@ class Ledger:
             self._connection.execute("PRAGMA journal_mode = WAL")
             self._connection.execute("PRAGMA synchronous = FULL")
             self._connection.executescript(_SCHEMA)
-        self._broken_off: set[int] = set()
         with self._transaction():
             pass
-        self._opened_at = self._head.sequence
+        self._idle = set(self._state.reserved)  # reservations under which nobody works
 
     def open_block(self, block: str, epsilon: float, delta: float) -> None:
         """Opens a block with its budget for life (infinite: no budget is kept); nothing when it is open with this one.
@@ -120,26 +124,43 @@ class Ledger:
         with self._transaction():
             entry = ReserveEntry(time_unix=self._clock(), run_id=run_id, purpose=purpose, blocks=blocks, charge=charge)
             self._state.check_reserve(entry)
-            return Reservation(self._append(entry), charge, blocks)
+            self._append(entry)
+            return Reservation(self._head, charge, blocks)
 
     def resume(self, charge: Charge, blocks: tuple[str, ...], run_id: str, purpose: str) -> Reservation | None:
         """The reservation of just this release whose work broke off before anything left the site, to carry it once more.
 
         Only one that this object was told of (``broke_off``), or that was there unsettled when it was opened: the work of
-        any other may be going on. Who opens a ledger to resume is therefore the only one that releases under it. None when
-        there is none, or when it has carried ``entries.MOST_RESUMPTIONS`` already.
+        any other may be going on. Who opens a ledger to resume is therefore the only one that releases under it, and has
+        settled what was answered (``settle_in_full``). None when there is none, or when it has carried
+        ``entries.MOST_RESUMPTIONS`` already.
         """
         with self._transaction():
             like = ReserveEntry(time_unix=0, run_id=run_id, purpose=purpose, blocks=blocks, charge=charge)
-            for sequence in self._state.resumable(like):
-                if sequence <= self._opened_at or sequence in self._broken_off:
-                    self._append(ResumeEntry(time_unix=self._clock(), reservation=sequence))
-                    return Reservation(sequence, charge, blocks)
-        return None
+            sequence = next((one for one in self._state.resumable(like) if one in self._idle), None)
+            if sequence is None:
+                return None
+            entry = Head(sequence, self._digest_of(sequence) or b"")
+            self._append(ResumeEntry(time_unix=self._clock(), reservation=sequence))
+        self._idle.discard(sequence)
+        return Reservation(entry, charge, blocks)
 
     def broke_off(self, reservation: Reservation) -> None:
         """Notes that nothing was released under a reservation, and that its work has ended."""
-        self._broken_off.add(reservation.sequence)
+        self._idle.add(reservation.sequence)
+
+    def settle_in_full(self, entry: Head) -> None:
+        """Ends a reservation at all that it reserved, so that it carries no further release; repeated, it does nothing.
+
+        Args:
+            entry: of the reservation; an entry that this ledger does not have, as one put back from a copy, is passed over.
+        """
+        with self._transaction():
+            reserved = self._state.reserved.get(entry.sequence)
+            if reserved is None or self._digest_of(entry.sequence) != entry.digest:
+                return
+            settled = SettleEntry(time_unix=self._clock(), reservation=entry.sequence, executed=reserved.charge)
+            self._append(settled)
 
     def settle_open(self) -> int:
         """Ends every open reservation at all that it reserved, in a ledger that was put back from a copy; returns how many.
@@ -223,10 +244,7 @@ class Ledger:
             StorageError: the file cannot be read.
         """
         with self._reading():
-            if sequence >= self._head.sequence:
-                return self._head.digest if sequence == self._head.sequence else None
-            row = self._connection.execute("SELECT digest FROM entry WHERE sequence = ?", (sequence,)).fetchone()
-            return None if row is None else bytes(row[0])
+            return self._digest_of(sequence)
 
     def verify(self) -> Head:
         """Reads the whole chain again and adds it up anew.
@@ -284,14 +302,19 @@ class Ledger:
                     self._state, self._head = LedgerState(), _EMPTY  # memory was ahead of the disk: read it again
                 raise
 
-    def _append(self, entry: AnyEntry) -> int:
+    def _digest_of(self, sequence: int) -> bytes | None:
+        if sequence >= self._head.sequence:
+            return self._head.digest if sequence == self._head.sequence else None
+        row = self._connection.execute("SELECT digest FROM entry WHERE sequence = ?", (sequence,)).fetchone()
+        return None if row is None else bytes(row[0])
+
+    def _append(self, entry: AnyEntry) -> None:
         body = entry.model_dump_json().encode()
         sequence = self._head.sequence + 1
         digest = _digest(self._head, body)
         self._connection.execute("INSERT INTO entry VALUES (?, ?, ?)", (sequence, body, digest))
         self._head = Head(sequence, digest)
         self._state.apply(sequence, entry)
-        return sequence
 
     def _catch_up(self) -> None:
         if not self._shared and self._head != _EMPTY:
