@@ -130,6 +130,7 @@ def _supernode(
         ready=PortOpen(node_port),
         restart_when=(home.authorities,),
         rests_while=home.shut_out_file,
+        falls_with=("superexec",),  # whose client app then ends without a reply, for which a SuperNode waits for ever
         handed=tuple(
             HandedFile(path, given / path.name, roles.user(MAIN))
             for path in (home.node_key, home.authorities, home.superexec_secret)

@@ -223,6 +223,30 @@ def test_a_process_rests_while_a_file_is_there(supervise: Supervise, tmp_path: P
     assert running.pid("other") == other
 
 
+def test_a_process_falls_with_another(supervise: Supervise, tmp_path: Path) -> None:
+    running = supervise(
+        spec("node", SLEEPS, tmp_path, falls_with=("worker",)),
+        spec("other", SLEEPS, tmp_path),
+        spec("worker", SLEEPS, tmp_path),
+    )
+    wait_for(running.healthy)
+    node, other, worker = (running.pid(name) or 0 for name in ("node", "other", "worker"))
+    os.kill(worker, signal.SIGKILL)
+    wait_for(lambda: running.pid("node") not in (None, node) and running.healthy(), "it was started again, too")
+    assert running.pid("other") == other
+    assert running.pid("worker") not in (None, worker)
+    assert any("node restarts: worker has ended" in line for line in running.told)
+    node, worker = running.pid("node") or 0, running.pid("worker") or 0
+    request_restart(tmp_path, "node")
+    wait_for(lambda: running.pid("node") not in (None, node) and running.healthy(), "the request")
+    assert running.pid("worker") == worker  # it does not fall with those that fall with it
+
+
+def test_falling_with_nobody_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="falls with worker, which is not there"):
+        Supervisor(tmp_path, [spec("node", SLEEPS, tmp_path, falls_with=("worker",))], health=None)
+
+
 def test_health_is_200_when_all_run_and_503_before(supervise: Supervise, tmp_path: Path) -> None:
     mark = tmp_path / "mark"
     running = supervise(spec("slow", SLEEPS, tmp_path, ready=FileThere(mark)), health=("127.0.0.1", 0))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 from fedloop_core.errors import FedloopError
@@ -34,6 +34,7 @@ class Managed:
         self.log = ProcessLog(folder / "logs" / f"{spec.name}.log")
         self.child: Child | None = None
         self.new_output: list[Child] = []  # whose output nobody listens to yet
+        self.ends = 0  # how often it has ended, by itself or as it was told
         self._folder = folder
         self._policy = policy
         self._tell = tell
@@ -112,6 +113,13 @@ class Managed:
             self._tell(f"{self.spec.name} restarts: a file that it reads has changed")
             self.stop(now, why="a file that it reads has changed", again=True)
 
+    def fall_with(self, ended: Collection[str], now: float) -> None:
+        """Restarts it when one has ended with whom it falls."""
+        others = [name for name in self.spec.falls_with if name in ended]
+        if others and self.life.state in (ProcessState.STARTING, ProcessState.RUNNING):
+            self._tell(f"{self.spec.name} restarts: {others[0]} has ended, and what it had begun with it")
+            self.stop(now, why=f"{others[0]} has ended", again=True)
+
     def rest_if_told(self, now: float) -> None:
         """Stops it while the file is there that says so; it starts again when the file is gone."""
         if self.life.state in (ProcessState.STARTING, ProcessState.RUNNING) and self._rests():
@@ -136,6 +144,7 @@ class Managed:
         alive = now - self.life.started
         expected = self.life.state is ProcessState.STOPPING
         self.child = None
+        self.ends += 1
         self._rest_until = None
         self._become(self.life.end(now, status, self._policy))
         how = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"

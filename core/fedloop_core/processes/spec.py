@@ -99,6 +99,7 @@ class ProcessSpec:
         after: names of those that must have been ready once, or had their time to become so, before it starts.
         restart_when: files whose change restarts the process.
         rests_while: while this file is there, the process does not run.
+        falls_with: names of those whose end restarts it: it may wait for ever for what they had begun.
         handed: files that are copied for it before each start.
         confined: it has no capabilities, so that the rights of files hold for it even when it runs as root.
     """
@@ -113,6 +114,7 @@ class ProcessSpec:
     after: tuple[str, ...] = ()
     restart_when: tuple[Path, ...] = ()
     rests_while: Path | None = None
+    falls_with: tuple[str, ...] = ()
     handed: tuple[HandedFile, ...] = ()
     confined: bool = False
 

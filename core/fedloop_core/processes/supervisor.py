@@ -58,7 +58,7 @@ class Supervisor:
         start_seconds: how long a process may take to become ready before those after it start without it.
 
     Raises:
-        ValueError: a process is to start after one that does not stand before it.
+        ValueError: a process is to start after one that does not stand before it, or to fall with one that is not there.
     """
 
     def __init__(
@@ -78,6 +78,8 @@ class Supervisor:
         for number, spec in enumerate(self._specs):
             if missing := set(spec.after) - {before.name for before in self._specs[:number]}:
                 raise ValueError(f"process {spec.name} waits for {', '.join(sorted(missing))}, which is not before it")
+            if missing := set(spec.falls_with) - {other.name for other in self._specs}:
+                raise ValueError(f"process {spec.name} falls with {', '.join(sorted(missing))}, which is not there")
         self._health = health
         self._policy = policy or RestartPolicy()
         self._tell = tell
@@ -90,6 +92,7 @@ class Supervisor:
         self._status = self._look()
         self._outputs = selectors.DefaultSelector()
         self._next_look = 0.0
+        self._ends: dict[str, int] = {}
 
     def stop(self) -> None:
         """Ends ``run``: cleanly; when called again a second later, at once. For signal handlers and other threads too."""
@@ -131,6 +134,7 @@ class Supervisor:
                 if self._stopped(now):
                     return
             else:
+                self._fall(now)
                 self._look_around(now)
                 self._start(now)
             self._publish()
@@ -146,6 +150,14 @@ class Supervisor:
             process.new_output.clear()
             if process.life.opened:
                 opened.add(process.spec.name)
+
+    def _fall(self, now: float) -> None:
+        ends = {process.spec.name: process.ends for process in self._processes}
+        ended = {name for name, count in ends.items() if count > self._ends.get(name, 0)}
+        self._ends = ends
+        if ended:
+            for process in self._processes:
+                process.fall_with(ended, now)
 
     def _stopped(self, now: float) -> bool:
         """Stops the last of those that are left, and says whether none is."""
