@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from flwr.app import ArrayRecord, Message
+from flwr.app import ArrayRecord, Message, RecordDict
 
 from fedloop_core.arrays import NamedArrays
 from fedloop_core.federation.records import array_record, pack
 from fedloop_server.runs.heads import HeadsOfRun
 from fedloop_server.runs.leaving import revoked
-from fedloop_server.runs.post import Post
+from fedloop_server.runs.post import BrokenReply, Post
 from fedloop_server.runs.replies import (
     BROKEN_REPLY,
     NO_REPLY,
@@ -206,7 +206,7 @@ class Asked:
             reply = self._post.pull(waiting.message)
             if reply is None:
                 self._mind_idleness(site, waiting)
-            elif reply.has_error() and self._try_again(waiting, reply.error.code):
+            elif isinstance(reply, Message) and reply.has_error() and self._try_again(waiting, reply.error.code):
                 return
         if reply is not None:
             del self._open[site]
@@ -214,11 +214,11 @@ class Asked:
         elif waiting.message is None and node is not None and self._clock() >= waiting.again:
             self._send([waiting], array_record(self._arrays))
 
-    def _late_reply(self, waiting: _Open) -> Message | None:
+    def _late_reply(self, waiting: _Open) -> Message | BrokenReply | None:
         """The answer to a message that was taken for lost."""
         for message in waiting.earlier:
             reply = self._post.pull(message)
-            if reply is not None and not reply.has_error():
+            if isinstance(reply, BrokenReply) or (reply is not None and not reply.has_error()):
                 return reply
         return None
 
@@ -232,14 +232,17 @@ class Asked:
             waiting.message, waiting.again = None, 0.0
             waiting.trouble = "the question or its answer was lost on the way"
 
-    def _read(self, site: str, waiting: _Open, reply: Message) -> SiteAnswer | SiteFailure:
+    def _read(self, site: str, waiting: _Open, reply: Message | BrokenReply) -> SiteAnswer | SiteFailure:
         traffic = self._traffic(waiting)
-        if reply.has_error():
+        if isinstance(reply, Message) and reply.has_error():
             return SiteFailure(site, BROKEN_REPLY, {}, _flower_error(reply.error.code), traffic=traffic)
+        content: object = reply.content if isinstance(reply, Message) and reply.has_content() else None
+        if not isinstance(content, RecordDict):  # Flower inflates whatever a message's head names as its content
+            return SiteFailure(site, BROKEN_REPLY, {}, "its reply is no message of records", traffic=traffic)
         key = self._roster.key(site, waiting.node)
         if key is None:
             return revoked(site, traffic)
-        return read_reply(waiting.sending.question, key.signing_key, reply.content, self._heads, traffic)
+        return read_reply(waiting.sending.question, key.signing_key, content, self._heads, traffic)
 
     def _try_again(self, waiting: _Open, code: int) -> bool:
         """Plans another try, if there is a point in it."""

@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
+import httpx
 from flwr.app import Message
 from flwr.serverapp import Grid
+from google.protobuf.message import DecodeError
 
+from fedloop_core.errors import FedloopError
 from fedloop_server.runs.surroundings import Arrivals, Doorbell
 
-__all__ = ["NearGrid", "Post"]
+__all__ = ["BrokenReply", "NearGrid", "Post"]
+
+_LOG = logging.getLogger(__name__)
 
 _HEAR_SECONDS = 1.0  # then somebody must look who is still there
 _ANYWAY_SECONDS = 3.0
+
+
+@dataclass(frozen=True)
+class BrokenReply:
+    """A reply of which Flower can make no message. It was taken from SuperLink, so nobody gets it again."""
 
 
 @runtime_checkable
@@ -67,11 +79,21 @@ class Post:
             self._doorbell.ring()
         return taken + [None] * (len(messages) - len(taken))
 
-    def pull(self, identifier: str) -> Message | None:
-        """The reply to a message, if it is there."""
+    def pull(self, identifier: str) -> Message | BrokenReply | None:
+        """The reply to a message, if it is there.
+
+        SuperLink passes on objects that it has not looked into, so a SuperNode chooses what Flower inflates here.
+        """
         if not self._anyway and identifier not in self._whole:
             return None
-        reply = next(iter(self._grid.pull_messages([identifier])), None)
+        reply: Message | BrokenReply | None
+        try:
+            reply = next(iter(self._grid.pull_messages([identifier])), None)
+        except Exception as error:  # a process boundary: bytes of a stranger
+            if _is_ours(error):
+                raise
+            _LOG.warning("the reply to message %s cannot be inflated", identifier, exc_info=True)
+            reply = BrokenReply()
         if reply is not None:
             self._whole.discard(identifier)
         return reply
@@ -96,3 +118,12 @@ class Post:
         self._anyway = now >= self._next_anyway
         if self._anyway:
             self._next_anyway = now + _ANYWAY_SECONDS
+
+
+def _is_ours(error: Exception) -> bool:
+    """Whether it was raised for another reason than a reply's bytes: this side's own, or the way to SuperLink."""
+    if isinstance(error, FedloopError | httpx.HTTPError | httpx.StreamError | httpx.InvalidURL | OSError):
+        return True
+    if isinstance(error, RuntimeError) and not isinstance(error, RecursionError):
+        return True  # a client that was closed, threads that cannot be started
+    return isinstance(error.__cause__, DecodeError)  # Flower's client of SuperLink's own answer; a reply's has no cause
