@@ -11,7 +11,9 @@ from pathlib import Path
 
 import typer
 
-__all__ = ["AS_JSON", "Told", "as_owner", "moment", "operator", "tell_json", "tell_table"]
+from fedloop_core.printable import printable
+
+__all__ = ["AS_JSON", "Told", "as_owner", "moment", "operator", "tell_json", "tell_lines", "tell_table"]
 
 Told = Mapping[str, object]
 
@@ -49,7 +51,16 @@ def tell_json(told: Told) -> None:
 
 
 def tell_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Prints columns."""
-    widths = [max(len(row[at]) for row in (head, *rows)) for at in range(len(head))]
-    for row in (head, *rows):
+    """Prints columns; whatever a cell holds, it is one line of printed characters."""
+    table = [[printable(cell) for cell in row] for row in (head, *rows)]
+    widths = [max(len(row[at]) for row in table) for at in range(len(head))]
+    for row in table:
         typer.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+def tell_lines(told: Told) -> None:
+    """Prints a line for each key: its name and its value, of which no terminal obeys any; times as people read them."""
+    for key, value in told.items():
+        shown = moment(value) if key.endswith("_unix") and isinstance(value, int) else value
+        said = "-" if shown in ("", None) else printable(str(shown))
+        typer.echo(f"{key.removesuffix('_unix').replace('_', ' '):24}{said}")

@@ -307,7 +307,7 @@ def test_a_refusal_cannot_write_to_the_terminal(coordinator: Coordinator, home: 
     coordinator.front.behave = lambda call, body: (403, content.SerializeToString())
     with pytest.raises(JoinRefused) as raised:
         join(coordinator.token(), home, proxy="", confirm=yes)
-    assert raised.value.message.startswith("?[2Jgone")
+    assert raised.value.message.startswith(r"\x1b[2Jgone")
     assert len(raised.value.message) == 500
     assert raised.value.fields == {"reason": "used"}
 

@@ -19,7 +19,9 @@ from fedloop_core.errors import (
     RequestRefused,
     SiteRevoked,
     VersionRefused,
+    heard,
 )
+from fedloop_core.printable import printable
 from fedloop_proto.membership.v1.membership_pb2 import Refusal
 
 __all__ = ["FrontClient", "for_httpx", "refusal_of"]
@@ -119,9 +121,8 @@ def refusal_of(status: int, content: bytes, address: str) -> FedloopError:
             hint="Try again later; if it stays so, compare the address with what the coordinator's people say.",
             stage="front",
         )
-    sentence = "".join(c if c.isprintable() else "?" for c in refusal.sentence)[:_LONGEST_SENTENCE]
-    fields = {key: value for key, value in refusal.fields.items() if key in kind.wire_fields}
-    return kind(sentence or f"{address} refuses the request.", **fields)
+    sentence = printable(refusal.sentence, _LONGEST_SENTENCE)
+    return kind(sentence or f"{address} refuses the request.", **heard(refusal.code, refusal.fields).fields)
 
 
 def for_httpx(proxy: Proxy | None) -> httpx.Proxy | None:

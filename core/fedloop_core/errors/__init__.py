@@ -46,6 +46,7 @@ from fedloop_core.errors.device import (
     RuntimeUnavailable,
     SketchRefused,
 )
+from fedloop_core.errors.heard import UNKNOWN_CODE, class_of, heard
 from fedloop_core.errors.network import CoordinatorUnreachable, NetworkError, RequestRefused
 from fedloop_core.errors.privacy import BudgetExhausted, LedgerRolledBack, PrivacyError, PrivacyParameterInvalid
 from fedloop_core.errors.process import AlreadyRunning, ProcessError, ProcessFailed
@@ -89,6 +90,7 @@ from fedloop_core.errors.trust import (
 from fedloop_core.errors.usage import UsageError
 
 __all__ = [
+    "UNKNOWN_CODE",
     "AlreadyRunning",
     "AlreadySetUp",
     "AnswerRefused",
@@ -159,4 +161,6 @@ __all__ = [
     "UsageError",
     "VersionRefused",
     "WireError",
+    "class_of",
+    "heard",
 ]

@@ -8,6 +8,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from fedloop_core.printable import printable
 from fedloop_server.cli.run_documents import LeftOutDocument, RoundDocument, RunDocument, RunLine, SiteDocument
 from fedloop_server.cli.run_words import bytes_words, estimate_words, moment, took_words
 
@@ -20,12 +21,12 @@ _LIFE = (
 
 
 def make_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[str] = ()) -> Table:
-    """A table whose cells are plain text; the columns in ``right`` are flush right."""
+    """A table whose cells are plain text on one line, whatever they hold; the columns in ``right`` are flush right."""
     table = Table(title=title or None, title_justify="left")
     for name in columns:
         table.add_column(Text(name), justify="right" if name in right else "left", overflow="fold")
     for row in rows:
-        table.add_row(*map(Text, row))
+        table.add_row(*map(_text, row))
     return table
 
 
@@ -45,12 +46,12 @@ def list_table(lines: Sequence[RunLine]) -> RenderableType:
     ]
     columns = ("run", "task", "state", "round", "sites", "started", "took")
     table = make_table("", columns, rows, right=("round", "sites", "took"))
-    return Group(table, *(Text(f"{line.run}: {line.reason}") for line in lines if line.reason))
+    return Group(table, *(_text(f"{line.run}: {line.reason}") for line in lines if line.reason))
 
 
 def show_tables(document: RunDocument, *, every_round: bool = False) -> RenderableType:
     """Everything of one run."""
-    parts: list[RenderableType] = [Text(line) for line in _facts(document)]
+    parts: list[RenderableType] = [_text(line) for line in _facts(document)]
     if document.rounds:
         parts.append(_rounds(document, every_round=every_round))
     if document.sites:
@@ -60,8 +61,8 @@ def show_tables(document: RunDocument, *, every_round: bool = False) -> Renderab
         parts.append(Text(_LIFE))
     if document.artifacts:
         parts.append(_artifacts(document))
-    parts.extend(Text(line) for line in _left_out(document))
-    parts.extend(Text(f"gate: {reason}") for reason in document.gate_reasons)
+    parts.extend(_text(line) for line in _left_out(document))
+    parts.extend(_text(f"gate: {reason}") for reason in document.gate_reasons)
     parts.append(Text(f"next: {document.next_step}"))
     return Group(*parts)
 
@@ -197,6 +198,11 @@ def _listed(numbers: Sequence[int]) -> str:
         return f"round {numbers[0]}"
     whole = numbers[-1] - numbers[0] == len(numbers) - 1
     return f"rounds {numbers[0]} to {numbers[-1]}" if whole else f"rounds {', '.join(map(str, numbers))}"
+
+
+def _text(said: str) -> Text:
+    """As it is, but for what a terminal would obey: some of it came from sites."""
+    return Text(printable(said))
 
 
 def _number(value: float | None) -> str:

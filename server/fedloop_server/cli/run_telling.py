@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Iterator, Sequence
 
-from fedloop_core.errors import FedloopError
+from fedloop_core.errors import UNKNOWN_CODE, FedloopError, class_of
 from fedloop_core.measure import measure_of
 from fedloop_server.cli.run_documents import (
     ArtifactDocument,
@@ -30,6 +30,7 @@ __all__ = ["document_of", "line_of", "meaning_of", "next_step"]
 _EXCHANGE = {  # codes of the exchange, which no error class carries
     "FL-RUN-010": "The site did not answer.",
     "FL-RUN-011": "The site's answer could not be used.",
+    UNKNOWN_CODE: "The site gave a code that this release does not know.",
 }
 
 
@@ -113,7 +114,8 @@ def meaning_of(code: str) -> str:
     """What a code stands for: the first sentence about its error; empty for a code that this release does not know."""
     if code in _EXCHANGE:
         return _EXCHANGE[code]
-    return next((_about(kind) for kind in _kinds(FedloopError) if kind.code == code), "")
+    kind = class_of(code)
+    return "" if kind is None else _about(kind)
 
 
 def next_step(view: RunView) -> str:
@@ -253,12 +255,6 @@ def _estimate(view: RunView, measured: Sequence[Measured]) -> EstimateDocument:
 def _finite(value: float) -> float | None:
     """JSON has no word for infinity."""
     return value if math.isfinite(value) else None
-
-
-def _kinds(kind: type[FedloopError]) -> Iterator[type[FedloopError]]:
-    yield kind
-    for further in kind.__subclasses__():
-        yield from _kinds(further)
 
 
 def _about(kind: type[FedloopError]) -> str:

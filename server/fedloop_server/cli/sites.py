@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from fedloop_core.commands import AS_JSON, Told, moment, operator, tell_json, tell_table
+from fedloop_core.commands import AS_JSON, Told, moment, operator, tell_json, tell_lines, tell_table
 from fedloop_server.cli.options import HOME, open_home, parse_seconds
 
 if TYPE_CHECKING:
@@ -99,9 +99,7 @@ def show(name: str = _NAME, home: Path = HOME, as_json: bool = AS_JSON) -> None:
     if as_json:
         tell_json(told)
         return
-    for key, value in told.items():
-        shown = moment(value) if key.endswith("_unix") and isinstance(value, int) else value
-        print(f"{key.removesuffix('_unix').replace('_', ' '):24}{'-' if shown in ('', None) else shown}")
+    tell_lines(told)
 
 
 @commands.command()

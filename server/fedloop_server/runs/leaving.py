@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from fedloop_core.errors import FedloopError, SiteRevoked
+from fedloop_core.printable import printable
 from fedloop_server.runs.replies import NO_TRAFFIC, SiteAnswer, SiteFailure, Traffic
 from fedloop_server.runs.state import LeftOut
 
 __all__ = ["left_out_of", "refused_by_gate", "revoked"]
 
+_LONGEST_REASON = 1000  # characters
+
 
 def left_out_of(failure: SiteFailure, round_number: int) -> LeftOut:
-    """The journal's rendering of a failure."""
+    """The journal's rendering of a failure: names of arrays and runs in its sentence may be the site's, so it is cut."""
     return LeftOut(
         site=failure.site,
         round=round_number,
         code=failure.code,
-        reason=failure.reason,
+        reason=printable(failure.reason, _LONGEST_REASON),
         for_good=failure.for_good,
         seconds=max(failure.traffic.seconds, 0.0),
         bytes_out=failure.traffic.bytes_out,

@@ -18,20 +18,36 @@ from fedloop_core.errors import (
     PolicyRefused,
     SiteRevoked,
     UpdateRefused,
+    heard,
 )
 from fedloop_core.federation.answers import open_answer
 from fedloop_core.federation.protocol import check_protocol
 from fedloop_core.federation.records import parts
 from fedloop_core.federation.rules import is_temporary
 from fedloop_core.keys import VerifyingKey
-from fedloop_proto.coordination.v1.coordination_pb2 import Answer
+from fedloop_proto.coordination.v1.coordination_pb2 import Answer, LogHead
 from fedloop_server.runs.heads import HeadsOfRun, LedgerHead
 
-__all__ = ["BROKEN_REPLY", "NO_REPLY", "NO_TRAFFIC", "Question", "SiteAnswer", "SiteFailure", "Traffic", "read_reply"]
+__all__ = [
+    "BROKEN_REPLY",
+    "MAXIMUM_BODY_BYTES",
+    "NO_REPLY",
+    "NO_TRAFFIC",
+    "Question",
+    "SiteAnswer",
+    "SiteFailure",
+    "Traffic",
+    "read_reply",
+]
 
 NO_REPLY = "FL-RUN-010"
 BROKEN_REPLY = "FL-RUN-011"
 
+MAXIMUM_BODY_BYTES = 64 << 10
+"""Of a signed answer, arrays not counted: an honest one has some hundreds."""
+
+_HEAD_DIGEST = 32  # bytes
+_LARGEST_NUMBER = 2**63 - 1  # that databases keep
 _FOR_GOOD = frozenset({DataGateFailed.code, LedgerRolledBack.code, SiteRevoked.code})
 
 
@@ -61,9 +77,9 @@ class SiteAnswer:
 
 @dataclass(frozen=True)
 class SiteFailure:
-    """Why a site has no answer: a code, the fields that it sent along, and a sentence.
+    """Why a site has no answer: a code, fields of it, and a sentence.
 
-    ``for_good``: asking it again in this run leads nowhere.
+    Code and fields are those of an error class of this release, also where the site sent them. ``for_good``: asking it again in this run leads nowhere.
     """
 
     site: str
@@ -99,14 +115,19 @@ def read_reply(
     try:
         body, packed = parts(content)
         traffic = replace(traffic, bytes_in=len(body) + (len(packed.content) if packed else 0))
+        if len(body) > MAXIMUM_BODY_BYTES:
+            raise UpdateRefused(f"its answer has {len(body)} bytes beside the arrays.", reason="size")
         answer = open_answer(body, key, site=site)
         if answer.WhichOneof("result") == "refusal" and not answer.instruction_digest:
-            return _refused(site, answer, traffic, for_good=False)  # of an instruction that the site could not read
+            return _refused(site, answer, traffic, final=False)  # of an instruction that the site could not read
         _check_binding(question, answer)
+        for name in ("ledger", "audit"):
+            if answer.HasField(name):
+                _check_head(name, getattr(answer, name))
         if answer.HasField("ledger"):
             heads.see(site, question.ledger, LedgerHead(answer.ledger.sequence, answer.ledger.digest))
         if answer.WhichOneof("result") == "refusal":
-            return _refused(site, answer, traffic, for_good=_is_for_good(answer))
+            return _refused(site, answer, traffic, final=True)
         return SiteAnswer(site, answer, _arrays(question, answer, packed), body, traffic, key)
     except DecodeError:
         return SiteFailure(site, BROKEN_REPLY, {}, "its answer cannot be read", traffic=traffic)
@@ -128,6 +149,12 @@ def _check_binding(question: Question, answer: Answer) -> None:
         raise UpdateRefused("the answer names another instruction than the one that was sent.", reason="question")
 
 
+def _check_head(name: str, head: LogHead) -> None:
+    """Refuses a head that cannot be one: it is kept."""
+    if head.sequence > _LARGEST_NUMBER or (head.sequence > 0 and len(head.digest) != _HEAD_DIGEST):
+        raise UpdateRefused(f"the answer names a head of its {name} log that is none.", reason=name)
+
+
 def _arrays(question: Question, answer: Answer, packed: PackedArrays | None) -> dict[str, NDArray[np.generic]]:
     if answer.WhichOneof("result") != question.result:
         raise UpdateRefused(f"the answer is no {question.result}.", reason="question")
@@ -137,13 +164,13 @@ def _arrays(question: Question, answer: Answer, packed: PackedArrays | None) -> 
     return arrays
 
 
-def _is_for_good(answer: Answer) -> bool:
-    code, fields = answer.refusal.code, answer.refusal.fields
-    return code in _FOR_GOOD or (code == PolicyRefused.code and not is_temporary(fields.get("rule", "")))
-
-
-def _refused(site: str, answer: Answer, traffic: Traffic, *, for_good: bool) -> SiteFailure:
-    fields = dict(answer.refusal.fields)
-    said = ", ".join(f"{name} {value}" for name, value in sorted(fields.items()))
-    reason = f"it refused{f': {said}' if said else ''}"
-    return SiteFailure(site, answer.refusal.code, fields, reason, for_good, traffic)
+def _refused(site: str, answer: Answer, traffic: Traffic, *, final: bool) -> SiteFailure:
+    """A refusal as far as this release knows it; ``final``: it is of this question, and may be for the whole run."""
+    told = heard(answer.refusal.code, answer.refusal.fields)
+    said = ", ".join(f"{name} {value}" for name, value in sorted(told.fields.items()))
+    for_good = told.code in _FOR_GOOD or (
+        told.code == PolicyRefused.code and not is_temporary(told.fields.get("rule", ""))
+    )
+    return SiteFailure(
+        site, told.code, told.fields, f"it refused{f': {said}' if said else ''}", final and for_good, traffic
+    )
