@@ -76,7 +76,7 @@ class _Endpoint:
         )
         arrays: Mapping[str, NDArray[np.generic]] = {}
         if instruction.HasField("describe_data"):
-            answer.data_description.CopyFrom(DataDescription(admitted=True, rows=100, software_version="benchmark"))
+            answer.data_description.CopyFrom(DataDescription(admitted=True, rows=100, data_fingerprint=bytes(32)))
         else:
             answer.local_update.CopyFrom(LocalUpdate(weight=1, steps=1))
             step = np.float32(1e-6 * (self.number + 1))

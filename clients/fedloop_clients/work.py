@@ -255,14 +255,15 @@ class SiteWork:
     def _noised_units(self, charges: RunCharges, instruction: Instruction) -> int:
         """The number of training units with noise: one unit moves it by 1, however many rows it has.
 
-        Never below the number of rows that the task's data gate asks for, which is public.
+        Never outside the numbers of rows that the task's data gate lets in, which are public.
         """
         context = charges.context
         charge = count_charge(context.task)
         charges.release(charge, context.training_blocks, "number of rows")
         exact = len(UnitIndex.of(context.training.units))
         (noised,) = noised_counts((exact,), 1 / charge.epsilon, self._noise.derive(instruction, "rows"))
-        return max(noised, context.task.gates.data.minimum_rows, 1)
+        gate = context.task.gates.data
+        return min(max(noised, gate.minimum_rows, 1), gate.maximum_rows)
 
     def _verdict(self, context: RunContext) -> GateVerdict:
         """The data gate's verdict on the run's training rows, found once for each gate that the site sets."""

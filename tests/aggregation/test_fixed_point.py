@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedloop_core.arrays import ArraySpec
-from fedloop_core.errors import UpdateRefused
+from fedloop_core.errors import RunError, UpdateRefused
 from fedloop_server.aggregation import FixedPointSum, check_update
 
 Reply = tuple[dict[str, np.ndarray], int]
@@ -142,6 +142,23 @@ def test_sums_at_the_limit_do_not_overflow() -> None:
     for _ in range(8):
         total.add({"x": np.full(4, 1000.0, np.float32)}, 2**17)
     assert total.mean()["x"] == pytest.approx([1000.0] * 4, abs=total.rounding_error)
+
+
+@pytest.mark.parametrize(
+    ("largest", "weight", "least", "steps"),
+    [
+        (1000.0, 2**63 - 1, 0, r"2\^11 only; 2\^0 is needed"),
+        (2.0**40, 2**7, 16, r"2\^-10 only; 2\^-16 is needed"),
+        (1e308, 2**40, 0, "is needed"),
+    ],
+    ids=["rows without limit", "a wide norm", "beyond what floats hold"],
+)
+def test_bounds_that_leave_nothing_of_honest_values_are_refused(
+    largest: float, weight: int, least: int, steps: str
+) -> None:
+    spec = ArraySpec(("x",), ((1,),), ("float32",))
+    with pytest.raises(RunError, match=steps):
+        FixedPointSum(spec, largest_value=largest, total_weight=weight, least_bits=least)
 
 
 def test_nothing_folded_has_no_mean() -> None:

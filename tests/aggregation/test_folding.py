@@ -9,10 +9,10 @@ import pytest
 from numpy.typing import NDArray
 
 from fedloop_core.arrays import ArraySpec
-from fedloop_core.errors import UpdateRefused
-from fedloop_core.task.document import FederatedAveraging
+from fedloop_core.errors import RunError, UpdateRefused
+from fedloop_core.task.document import FederatedAveraging, NewtonRaphson
 from fedloop_server.aggregation import FixedPointSum
-from fedloop_server.aggregation.algorithms import Averaging
+from fedloop_server.aggregation.algorithms import Algorithm, Averaging, Newton
 from fedloop_server.aggregation.gate import norm
 
 Arrays = dict[str, NDArray[np.generic]]
@@ -76,3 +76,23 @@ def test_a_value_beyond_the_bound_is_refused_wherever_it_lies_and_whatever_norm_
             sums.add(arrays, norm=claimed)
     assert sums.weight == 0
     assert not any(total.any() for total in sums.sum().values())
+
+
+MILLION = 1_000_000
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "fits", "too_much"),
+    [
+        (Averaging(FederatedAveraging(algorithm="fedavg"), 1000.0), 1000 * MILLION, 2**37),
+        (Newton(NewtonRaphson(algorithm="newton"), 1000 * MILLION), 1000, 2**15),
+    ],
+    ids=["a thousand sites of a million rows", "their derivatives"],
+)
+def test_a_federation_that_cannot_be_summed_is_told_before_it_trains(
+    algorithm: Algorithm, fits: int, too_much: int
+) -> None:
+    model: Arrays = {"theta": np.zeros(3, np.float32)}
+    algorithm.accumulator(model, fits)
+    with pytest.raises(RunError, match="is needed"):
+        algorithm.accumulator(model, too_much)

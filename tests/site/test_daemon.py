@@ -38,6 +38,7 @@ from fedloop_core.schema import ClassLabel, NumericFeature
 from fedloop_core.task.document import (
     DataGate,
     FederatedAveraging,
+    Gates,
     LogisticModel,
     NewtonRaphson,
     Preprocessing,
@@ -295,10 +296,12 @@ def test_the_number_of_units_is_told_and_charged_once_a_run(private: Site) -> No
     assert private.ledger.head() == head
 
 
-def test_no_number_of_units_is_told_below_what_the_gate_asks_for() -> None:
-    site = Site(make_task(0.1), budget=Budget(epsilon=60.0), rows=10)
+def test_no_number_of_units_is_told_outside_what_the_gate_lets_in() -> None:
+    gates = Gates(data=DataGate(minimum_rows=10, maximum_rows=90))
+    site = Site(make_task(0.1).model_copy(update={"gates": gates}), budget=Budget(epsilon=60.0), rows=10)
     told = [site.describe(run_id=f"run-{at}").data_description.rows for at in range(12)]
-    assert min(told) == 10 < max(told)  # noise of scale 200 around 10
+    assert min(told) == 10  # noise of scale 200 around 10
+    assert max(told) == 90
 
 
 @dataclass

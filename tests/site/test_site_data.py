@@ -97,6 +97,7 @@ def test_the_fingerprint_knows_rows_but_not_their_order() -> None:
 GATES = {
     "all well": (20, 0, DataGate(), ()),
     "too few rows": (9, 0, DataGate(), ("minimum-rows",)),
+    "too many rows": (20, 0, DataGate(maximum_rows=19), ("maximum-rows",)),
     "too many skipped": (20, 0.1, DataGate(), ("maximum-skipped",)),
     "one class": (1, 0, DataGate(minimum_rows=1), ("all-classes",)),
     "one class, allowed": (1, 0, DataGate(minimum_rows=1, all_classes=False), ()),
@@ -127,5 +128,5 @@ def test_a_site_is_stricter_never_looser() -> None:
     task = DataGate(minimum_rows=10, maximum_skipped=0.05, all_classes=True)
     assert stricter(task, None) == task
     assert stricter(task, DataGate(minimum_rows=1, maximum_skipped=0.5, all_classes=False)) == task
-    site = DataGate(minimum_rows=50, maximum_skipped=0.0)
+    site = DataGate(minimum_rows=50, maximum_rows=99, maximum_skipped=0.0)
     assert stricter(task, site) == site

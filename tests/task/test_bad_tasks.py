@@ -204,6 +204,12 @@ BAD = (
     ),
     Bad("dotted key in a table", "hidden = [16]", "hidden.a = 1", ":17:1: model.hidden must be an array, not a table."),
     Bad(
+        "fewer rows allowed than needed",
+        "[rollout]",
+        "[gates.data]\nminimum_rows = 50\nmaximum_rows = 49\n[rollout]",
+        ":26:1: gates.data.maximum_rows is 49, below gates.data.minimum_rows, 50: no site could take part.",
+    ),
+    Bad(
         "column counts characters",
         "[rollout]",
         '[gates]\ndata = {"minimum_rows" = 0} # ä\n[rollout]',

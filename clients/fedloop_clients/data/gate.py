@@ -45,6 +45,7 @@ def stricter(task: DataGate, site: DataGate | None) -> DataGate:
         return task
     return DataGate(
         minimum_rows=max(task.minimum_rows, site.minimum_rows),
+        maximum_rows=min(task.maximum_rows, site.maximum_rows),
         maximum_skipped=min(task.maximum_skipped, site.maximum_skipped),
         all_classes=task.all_classes or site.all_classes,
     )
@@ -53,7 +54,7 @@ def stricter(task: DataGate, site: DataGate | None) -> DataGate:
 def check_rows(rows: Dataset, skipped_share: float, schema: FeatureSchema, gate: DataGate) -> GateVerdict:
     """Judges training rows.
 
-    Rules are ``minimum-rows``, ``maximum-skipped`` (share of the source's rows that could not be read),
+    Rules are ``minimum-rows``, ``maximum-rows``, ``maximum-skipped`` (share of the source's rows that could not be read),
     ``all-classes``, and ``finite-labels``. Taking part or not is the site's own decision and is not noised: a site that
     must hide even that declines by policy.
 
@@ -66,6 +67,8 @@ def check_rows(rows: Dataset, skipped_share: float, schema: FeatureSchema, gate:
     failed: list[str] = []
     if len(rows) < gate.minimum_rows:
         failed.append("minimum-rows")
+    if len(rows) > gate.maximum_rows:
+        failed.append("maximum-rows")
     if skipped_share > gate.maximum_skipped:
         failed.append("maximum-skipped")
     if isinstance(schema.label, ClassLabel):

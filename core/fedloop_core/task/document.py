@@ -204,6 +204,7 @@ class DataGate(Strict):
     """A site whose data break one of these may not train; a site may be stricter, never looser."""
 
     minimum_rows: Count = 10
+    maximum_rows: Annotated[int, Field(ge=1, le=1_000_000_000)] = 1_000_000
     maximum_skipped: Fraction = 0.05
     all_classes: bool = True
 
@@ -346,8 +347,11 @@ class Task(Strict):
             yield ("privacy", "epsilon"), f"{why}: it needs privacy.epsilon = inf"
 
     def _gate_misfits(self) -> Iterator[tuple[Place, str]]:
-        """A bound that this label's models could never meet or break."""
-        gate = self.gates.quality
+        """Bounds that no site could meet, and those that this label's models could never meet or break."""
+        data, gate = self.gates.data, self.gates.quality
+        if data.maximum_rows < data.minimum_rows:
+            below = f"{data.maximum_rows}, below gates.data.minimum_rows, {data.minimum_rows}: no site could take part"
+            yield ("gates", "data", "maximum_rows"), f"gates.data.maximum_rows is {below}"
         bounds = (
             ("minimum_accuracy", gate.minimum_accuracy > 0, ClassLabel, "accuracy", "a label with classes"),
             ("maximum_error", gate.maximum_error < 1, RegressionLabel, "the mean absolute error", "a regression"),

@@ -17,13 +17,19 @@ __all__ = ["Algorithm", "Averaging", "Newton", "algorithm_of"]
 # Sums of Newton's derivatives: values of scaled features are of order 1 to 100, so sums over a million rows stay below
 # 2**34, which leaves 28 bits (4e-9 of one row's term) even then. For small federations the bound follows their rows.
 _LARGEST_TERM = 2.0**10
+_LEAST_BITS_OF_SUMS = 8  # a step of 1/256 of one row's term, in sums over all rows
+_LEAST_BITS_OF_UPDATES = 16  # a step of 1.5e-5 of a weight
 
 
 class Algorithm(Protocol):
     """One way of learning: which sums it needs, and how they move the model."""
 
     def accumulator(self, model: NamedArrays, total_weight: int) -> FixedPointSum:
-        """An empty sum for one round."""
+        """An empty sum for one round.
+
+        Raises:
+            RunError: the sites' rows and the task's bounds leave too little of each value.
+        """
 
     def step(self, model: NamedArrays, sums: FixedPointSum) -> dict[str, NDArray[np.generic]]:
         """The model after the round; the sums may be let go by it."""
@@ -37,8 +43,17 @@ class Averaging:
         self._maximum_norm = maximum_norm
 
     def accumulator(self, model: NamedArrays, total_weight: int) -> FixedPointSum:
-        """Values of an update are bounded by its norm, which the update gate bounds."""
-        return FixedPointSum(ArraySpec.of(model), largest_value=self._maximum_norm, total_weight=total_weight)
+        """Values of an update are bounded by its norm, which the update gate bounds.
+
+        Raises:
+            RunError: weights and norm leave steps above 1.5e-5.
+        """
+        return FixedPointSum(
+            ArraySpec.of(model),
+            largest_value=self._maximum_norm,
+            total_weight=total_weight,
+            least_bits=_LEAST_BITS_OF_UPDATES,
+        )
 
     def step(self, model: NamedArrays, sums: FixedPointSum) -> dict[str, NDArray[np.generic]]:
         """``model + server_learning_rate * mean`` in float64, then rounded to the model's dtype."""
@@ -53,10 +68,19 @@ class Newton:
         self._rows = rows
 
     def accumulator(self, model: NamedArrays, total_weight: int) -> FixedPointSum:
-        """Sums of ``gradient`` [k] and ``hessian`` [k, k]; every site has weight 1."""
+        """Sums of ``gradient`` [k] and ``hessian`` [k, k]; every site has weight 1.
+
+        Raises:
+            RunError: the rows leave steps above 1/256 of one row's term.
+        """
         size = model["theta"].size
         spec = ArraySpec(("gradient", "hessian"), ((size,), (size, size)), ("float64", "float64"))
-        return FixedPointSum(spec, largest_value=_LARGEST_TERM * max(self._rows, 1), total_weight=total_weight)
+        return FixedPointSum(
+            spec,
+            largest_value=_LARGEST_TERM * max(self._rows, 1),
+            total_weight=total_weight,
+            least_bits=_LEAST_BITS_OF_SUMS,
+        )
 
     def step(self, model: NamedArrays, sums: FixedPointSum) -> dict[str, NDArray[np.generic]]:
         """One Newton step.

@@ -7,18 +7,19 @@ With ``largest_value`` M and ``total_weight`` W, values are scaled by ``2**fract
 greatest integer with ``M * W * 2**fraction_bits <= 2**62``, so that no sum of replies within the agreed weights can overflow. Where
 all values are float32 it also keeps ``M * 2**fraction_bits <= 2**50``, so that one addition of floats makes a value whole, in a third
 of the time. Each value is rounded once, so a weighted mean is off by at most ``2**-(fraction_bits + 1)``, besides the rounding of
-float64.
+float64. Bounds so wide that fewer fraction bits are left than whoever sums asks for are refused: honest values would be rounded to 0.
 """
 
 from __future__ import annotations
 
 import math
+import sys
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedloop_core.arrays import ArraySpec, NamedArrays
-from fedloop_core.errors import UpdateRefused
+from fedloop_core.errors import RunError, UpdateRefused
 
 __all__ = ["FixedPointSum"]
 
@@ -32,18 +33,36 @@ _CHUNK = 1 << 15  # values that are converted at once: the buffer stays in the p
 
 
 class FixedPointSum:
-    """Adds replies as they arrive; holds one int64 for each value of the model and a small buffer."""
+    """Adds replies as they arrive; holds one int64 for each value of the model and a small buffer.
 
-    def __init__(self, spec: ArraySpec, *, largest_value: float, total_weight: int) -> None:
+    Args:
+        spec: of every reply.
+        largest_value: no value is farther from 0.
+        total_weight: of all replies together.
+        least_bits: fraction bits that the values need; with 0, whole numbers are still exact.
+
+    Raises:
+        RunError: fewer are left.
+        ValueError: a bound is not positive.
+    """
+
+    def __init__(self, spec: ArraySpec, *, largest_value: float, total_weight: int, least_bits: int = 0) -> None:
         if not (math.isfinite(largest_value) and largest_value > 0) or total_weight < 1:
             raise ValueError(f"largest_value {largest_value} and total_weight {total_weight} must be positive")
         self.spec = spec
         self._largest_value = largest_value
         self._total_weight = total_weight
         self._short = set(spec.dtypes) == {"float32"}
-        self.fraction_bits = _SUM_BITS - math.ceil(math.log2(largest_value * total_weight))
+        largest_sum = min(largest_value * total_weight, sys.float_info.max)
+        self.fraction_bits = _SUM_BITS - math.ceil(math.log2(largest_sum))
         if self._short:
             self.fraction_bits = min(self.fraction_bits, _SHORT_BITS - math.ceil(math.log2(largest_value)))
+        if self.fraction_bits < least_bits:
+            raise RunError(
+                f"values of up to {largest_value:g} under a total weight of {total_weight} can be summed in steps of "
+                f"2^{-self.fraction_bits} only; 2^{-least_bits} is needed.",
+                hint="Lower gates.update.maximum_norm, gates.data.maximum_rows or the ranges of features, or weigh sites equally.",
+            )
         self._scale = math.ldexp(1.0, self.fraction_bits)
         self._sums = [np.zeros(math.prod(shape), dtype=np.int64) for shape in spec.shapes]
         self._scaled = np.empty(_CHUNK, dtype=np.float64)

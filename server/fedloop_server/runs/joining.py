@@ -6,11 +6,12 @@ at which the answer is there: nobody waits for a late joiner.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
-from fedloop_core.errors import DataGateFailed, PolicyRefused
+from fedloop_core.errors import DataGateFailed, PolicyRefused, UpdateRefused
 from fedloop_core.task.document import Task
-from fedloop_proto.coordination.v1.coordination_pb2 import DescribeData, Instruction
+from fedloop_proto.coordination.v1.coordination_pb2 import DataDescription, DescribeData, Instruction
 from fedloop_server.runs.asked import Asked
 from fedloop_server.runs.exchange import Exchange
 from fedloop_server.runs.journal import RunJournal
@@ -21,6 +22,9 @@ from fedloop_server.runs.state import Member, SiteAdmitted, SiteLeftOut
 __all__ = ["Joining"]
 
 _COMES_BACK = frozenset({NO_REPLY, BROKEN_REPLY})
+_FINGERPRINT_BYTES = 32  # HMAC-SHA256
+_RULE = re.compile(r"[a-z]{1,20}(-[a-z]{1,20}){0,3}")
+_MOST_RULES = 8
 
 
 class Joining:
@@ -68,9 +72,9 @@ class Joining:
             self._leave_out(reply)
             return
         description = reply.answer.data_description
-        if not description.admitted:
-            reasons = f"data gate: {', '.join(description.reasons)}"
-            self._leave_out(SiteFailure(reply.site, DataGateFailed.code, {}, reasons, True, reply.traffic))
+        failure = _refused(reply, description, self._task.gates.data.maximum_rows)
+        if failure is not None:
+            self._leave_out(failure)
             return
         by_rows = self._task.rounds.weighting == "rows"
         member = Member(
@@ -90,3 +94,25 @@ class Joining:
         if told != (failure.code, failure.reason):  # a site that is asked at every opening is told of once
             self._told[failure.site] = (failure.code, failure.reason)
             self._journal.record(SiteLeftOut(left_out=left_out_of(failure, 0)))
+
+
+def _refused(reply: SiteAnswer, description: DataDescription, maximum_rows: int) -> SiteFailure | None:
+    """Why a site with this description is no member."""
+    site, traffic = reply.site, reply.traffic
+    if not description.admitted:
+        return SiteFailure(site, DataGateFailed.code, {}, f"data gate: {_rules(description)}", True, traffic)
+    if description.rows > maximum_rows:
+        said = f"data gate: maximum-rows ({description.rows} told, {maximum_rows} allowed)"
+        return SiteFailure(site, DataGateFailed.code, {"rule": "maximum-rows"}, said, True, traffic)
+    if len(description.data_fingerprint) != _FINGERPRINT_BYTES:  # a version's lineage names it
+        said = (
+            f"its description has a fingerprint of {len(description.data_fingerprint)} bytes, not {_FINGERPRINT_BYTES}"
+        )
+        return SiteFailure(site, UpdateRefused.code, {"reason": "fingerprint"}, said, traffic=traffic)
+    return None
+
+
+def _rules(description: DataDescription) -> str:
+    """Rules of the site's data gate that failed; what is none is not repeated."""
+    named = [rule if _RULE.fullmatch(rule) else "another rule" for rule in description.reasons[:_MOST_RULES]]
+    return ", ".join(dict.fromkeys(named)) or "no rule named"

@@ -36,7 +36,7 @@ class RunModel(Protocol):
 
     @property
     def largest_moment(self) -> float:
-        """No site's sum is greater: a bound from public ranges for a million rows."""
+        """No site's sum is greater: a bound from public ranges for as many rows as the data gate lets in."""
 
     def set_moments(self, total: NDArray[np.float64], squares: NDArray[np.float64], count: NDArray[np.float64]) -> None:
         """Fixes the scaler from sums over all sites' training rows."""
@@ -60,6 +60,7 @@ class AveragedModel:
 
     def __init__(self, task: Task, seed: int, warm: NamedArrays | None = None) -> None:
         self._schema = task.feature_schema
+        self._most_rows = task.gates.data.maximum_rows
         self._scaling = task.preprocessing.scaling
         self._warm = warm is not None
         self.trained: Arrays = initial_arrays(task, seed)
@@ -82,7 +83,7 @@ class AveragedModel:
     @property
     def largest_moment(self) -> float:
         """From the widest public range."""
-        return _largest_moment(self._schema)
+        return _largest_moment(self._schema, self._most_rows)
 
     def set_moments(self, total: NDArray[np.float64], squares: NDArray[np.float64], count: NDArray[np.float64]) -> None:
         """A scaler kept inside the public ranges."""
@@ -113,6 +114,7 @@ class NewtonModel:
 
     def __init__(self, task: Task, warm: NamedArrays | None = None) -> None:
         self._schema = task.feature_schema
+        self._most_rows = task.gates.data.maximum_rows
         self._scaling = task.preprocessing.scaling
         public = Scaler.from_ranges(self._schema).arrays() if self._scaling == "range" else {}
         self._standardisation = Standardisation.from_arrays(self._schema, public)
@@ -133,7 +135,7 @@ class NewtonModel:
     @property
     def largest_moment(self) -> float:
         """From the widest public range."""
-        return _largest_moment(self._schema)
+        return _largest_moment(self._schema, self._most_rows)
 
     def set_moments(self, total: NDArray[np.float64], squares: NDArray[np.float64], count: NDArray[np.float64]) -> None:
         """Mean and sample deviation of every column, in float64."""
@@ -172,9 +174,6 @@ def model_of(task: Task, seed: int, warm: Mapping[str, NDArray[np.generic]] | No
     return AveragedModel(task, seed, warm)
 
 
-_ROWS = 1_000_000
-
-
-def _largest_moment(schema: FeatureSchema) -> float:
+def _largest_moment(schema: FeatureSchema, most_rows: int) -> float:
     widest = max([1.0, *(max(abs(bound) for bound in feature.range) for feature in schema.numeric)])
-    return math.ldexp(1.0, math.ceil(math.log2(_ROWS * max(widest, widest**2))))
+    return math.ldexp(1.0, math.ceil(math.log2(most_rows * max(widest, widest**2))))
