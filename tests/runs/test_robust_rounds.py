@@ -17,6 +17,10 @@ from typing import Any
 import numpy as np
 import pytest
 from flwr.app import Message
+from flwr.proto.message_pb2 import Message as ProtoMessage
+from flwr.proto.message_pb2 import Metadata
+from flwr.supercore.inflatable.inflatable_object import get_object_id
+from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents, validate_object_content
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -29,13 +33,22 @@ from fedloop_core.keys import SigningKey, unseal
 from fedloop_core.schema import ClassLabel, NumericFeature
 from fedloop_core.task import Task
 from fedloop_core.task.document import FederatedAveraging, LogisticModel, Preprocessing, Privacy, Rounds
-from fedloop_proto.coordination.v1.coordination_pb2 import Answer, DataDescription, LocalUpdate, LogHead, Refusal
+from fedloop_proto.coordination.v1.coordination_pb2 import (
+    Answer,
+    DataDescription,
+    Evaluation,
+    LocalUpdate,
+    LogHead,
+    PrivacySpend,
+    Refusal,
+)
 from fedloop_server.runs.driver import RunDriver
 from fedloop_server.runs.exchange import Exchange
 from fedloop_server.runs.journal import RunJournal
 from fedloop_server.runs.model import model_of
 from fedloop_server.runs.plan import RunPlan
 from fedloop_server.runs.state import RunState
+from fedloop_server.runs.statement import latest_spends
 from fedloop_server.runs.surroundings import RefusedRequest, Surroundings
 from fedloop_simulations.federation import rehearsal_directory
 from fedloop_simulations.grid import InProcessGrid, Node
@@ -72,14 +85,30 @@ class Time:
         return self.now
 
 
-class TimedGrid(InProcessGrid):
-    """Replies of some nodes come after so many seconds, infinity for never."""
+def flower_object(kind: str, body: bytes, *children: bytes) -> bytes:
+    """An object as a SuperNode sends it; SuperLink looks at its head and its length, and passes it on."""
+    identifiers = ",".join(get_object_id(child) for child in children)
+    content = f"{kind} {identifiers} {len(body)}".encode() + b"\x00" + body
+    validate_object_content(content)
+    return content
 
-    def __init__(self, nodes: Mapping[int, Node], seconds: Mapping[int, float], clock: Time) -> None:
+
+class TimedGrid(InProcessGrid):
+    """Replies of some nodes come after so many seconds, infinity for never; some are objects of the SuperNode's making."""
+
+    def __init__(
+        self,
+        nodes: Mapping[int, Node],
+        seconds: Mapping[int, float],
+        clock: Time,
+        made: Mapping[int, tuple[bytes, ...]] | None = None,
+    ) -> None:
         super().__init__(nodes)
         self._seconds = seconds
         self._clock = clock
         self._due: dict[str, float] = {}
+        self._made = made or {}
+        self._replies: dict[str, tuple[bytes, ...]] = {}
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         messages = list(messages)
@@ -91,10 +120,21 @@ class TimedGrid(InProcessGrid):
                 else 0.0
             )
             self._due[identifier] = self._clock.now + late
+            if message.metadata.message_type == "train" and self._made.get(message.metadata.dst_node_id):
+                self._replies[identifier] = self._made[message.metadata.dst_node_id]
         return identifiers
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        return super().pull_messages([i for i in message_ids if self._clock.now >= self._due[i]])
+        due = [i for i in message_ids if self._clock.now >= self._due[i]]
+        replies = list(super().pull_messages(due))
+        for identifier in due:
+            objects = self._replies.pop(identifier, ())
+            if objects:
+                contents = {get_object_id(content): content for content in objects}
+                message: Any = inflate_object_from_contents(get_object_id(objects[0]), contents)  # as HttpGrid does
+                message.metadata.__dict__["_message_id"] = "m"
+                replies = [message]
+        return replies
 
     def wait(self, seconds: float) -> None:
         self._clock.now += seconds
@@ -102,12 +142,17 @@ class TimedGrid(InProcessGrid):
 
 @dataclass
 class Scripted:
-    """Trains to an update that depends only on its name and the round; may misbehave when it trains."""
+    """Trains to an update that depends only on its name and the round; may misbehave when it trains.
+
+    ``made``: what its SuperNode sends instead of the answer; the first object is the reply itself.
+    """
 
     name: str
     misdeed: Misdeed | None = None
     key: SigningKey | None = None
     signs: bool = True
+    made: tuple[bytes, ...] = ()
+    description: DataDescription = field(default_factory=lambda: described())
     asked: list[int] = field(default_factory=list)
 
     def answer(self, question: Question) -> Reply:
@@ -129,13 +174,17 @@ class Scripted:
             if self.misdeed is not None:
                 arrays = self.misdeed(answer, arrays)
         else:
-            answer.data_description.CopyFrom(DataDescription(admitted=True, rows=10, data_fingerprint=b"f"))
+            answer.data_description.CopyFrom(self.description)
         if not answer.arrays_digest:
             answer.arrays_digest = digest(arrays)
         if not self.signs and trains:
             return Reply(answer.SerializeToString(), arrays)
         key = self.key if self.key is not None and trains else rehearsal_key(self.name)
         return Reply(sign_answer(answer, key), arrays)
+
+
+def described(**said: Any) -> DataDescription:
+    return DataDescription(**{"admitted": True, "rows": 10, "data_fingerprint": b"f" * 32, **said})
 
 
 def update(site: str, number: int, received: Mapping[str, Any]) -> Arrays:
@@ -182,7 +231,8 @@ def run(
     chosen, clock = task(rounds), Time()
     names = {node: site.name for node, site in enumerate(sites, 100)}
     seconds = {node: (late or {}).get(name, 0.0) for node, name in names.items()}
-    grid = TimedGrid({n: Node(relay(s), {SITE_KEY: s.name}) for n, s in enumerate(sites, 100)}, seconds, clock)
+    made = {node: site.made for node, site in enumerate(sites, 100)}
+    grid = TimedGrid({n: Node(relay(s), {SITE_KEY: s.name}) for n, s in enumerate(sites, 100)}, seconds, clock, made)
     around = Surroundings(rehearsal_directory(names), refusals=OneRefusal(refused) if refused else NoRefusals())
     plan = RunPlan(run_id="run-1", task=chosen, seed=3, private=False, expected_sites=len(sites), durable=False)
     journal = RunJournal(folder, durable=False)
@@ -256,7 +306,54 @@ def raises(answer: Answer, arrays: Arrays) -> Arrays:
     raise RuntimeError("this text must not cross the wire")
 
 
+def says(code: str, **fields: str) -> Misdeed:
+    """Refuses in its own words."""
+
+    def misdeed(answer: Answer, arrays: Arrays) -> Arrays:
+        answer.refusal.CopyFrom(Refusal(code=code, fields=fields))
+        return {}
+
+    return misdeed
+
+
+def shows(name: str, sequence: int, head: bytes) -> Misdeed:
+    """Names a head of a log."""
+
+    def misdeed(answer: Answer, arrays: Arrays) -> Arrays:
+        getattr(answer, name).CopyFrom(LogHead(sequence=sequence, digest=head))
+        return arrays
+
+    return misdeed
+
+
+def measures(**found: Any) -> Misdeed:
+    """Adds an evaluation."""
+
+    def misdeed(answer: Answer, arrays: Arrays) -> Arrays:
+        answer.local_update.evaluation.CopyFrom(Evaluation(present=True, **found))
+        return arrays
+
+    return misdeed
+
+
+RECORDS = flower_object("RecordDict", b"not json")
+ARRAYS = flower_object("ArrayRecord", b"{}")
+MADE = {
+    "no message": (flower_object("Message", b"not json"),),
+    "a message of nothing": (flower_object("Message", b""),),
+    "no records": (flower_object("Message", b"", RECORDS), RECORDS),
+    "half of it": (flower_object("Message", b"", RECORDS),),
+    "another kind of object": (ARRAYS,),
+    "arrays for records": (
+        flower_object("Message", ProtoMessage(metadata=Metadata(message_type="train")).SerializeToString(), ARRAYS),
+        ARRAYS,
+    ),
+}
+
+
 DEAD, SLOW = {"bad": math.inf}, {"bad": DEADLINE + 10}
+HEAD = ("FL-UPD-001", "names a head of its (ledger|audit) log that is none")
+NOT_POSSIBLE = ("FL-UPD-001", "the evaluation of bad is not possible")
 Row = tuple[str, Scripted, Mapping[str, float], str, str]
 ROWS: tuple[Row, ...] = (
     ("dead", Scripted("bad"), DEAD, "FL-RUN-010", "no answer within 20 s"),
@@ -274,6 +371,35 @@ ROWS: tuple[Row, ...] = (
     ("refuses", Scripted("bad", refuses), {}, "FL-PRIV-002", "refused"),
     ("could not read the question", Scripted("bad", refuses_blindly), {}, "FL-TRUST-001", "expired"),
     ("its app raises", Scripted("bad", raises), {}, "FL-RUN-011", "Flower error 2"),
+    *((f"sends {what}", Scripted("bad", made=made), {}, "FL-RUN-011", "no message of") for what, made in MADE.items()),
+    (
+        "refuses with a flood",
+        Scripted("bad", says("FL-TRUST-006", rule="A" * 100_000)),
+        {},
+        "FL-UPD-001",
+        "its answer has 100... bytes beside the arrays",
+    ),
+    (
+        "refuses with what a terminal obeys",
+        Scripted("bad", says("FL-UPD-001", reason="\x1b]0;pwned\x07\n\u202e" + "A" * 50_000, more="B" * 10_000)),
+        {},
+        "FL-UPD-001",
+        r"^it refused: reason \\x1b\]0;pwned\\x07\\n\\u202eA{70,80}…$",
+    ),
+    ("refuses with a code of its own", Scripted("bad", says("FL-\x1b", rule="x")), {}, "unknown", "^it refused$"),
+    ("refuses with our own code", Scripted("bad", says("FL-RUN-010")), {}, "unknown", "^it refused$"),
+    (
+        "a number of its ledger that no database keeps",
+        Scripted("bad", shows("ledger", 2**64 - 1, bytes(32))),
+        {},
+        *HEAD,
+    ),
+    ("a short digest of its ledger", Scripted("bad", shows("ledger", 4, b"x")), {}, *HEAD),
+    ("a short digest of the audit log", Scripted("bad", shows("audit", 4, b"x")), {}, *HEAD),
+    ("noise of another scale", Scripted("bad", measures(correct=5, total=9, noise_scale=1e18)), {}, *NOT_POSSIBLE),
+    ("more rows than anybody has", Scripted("bad", measures(correct=1e9, total=1e9)), {}, *NOT_POSSIBLE),
+    ("counts whose squares are none", Scripted("bad", measures(correct=1e200, total=1e200)), {}, *NOT_POSSIBLE),
+    ("more right than rows", Scripted("bad", measures(correct=9, total=5)), {}, *NOT_POSSIBLE),
 )
 
 
@@ -300,6 +426,8 @@ def test_one_of_five_is_left_out_by_name_and_the_round_closes(
         assert (out.site, out.round, out.code, out.for_good) == ("bad", closed.round, code, False)
         assert re.search(reason, out.reason)
         assert "must not cross" not in out.reason
+        assert out.reason.isprintable()
+        assert len(out.reason) < 200
         assert out.bytes_out > 0
         assert {took.site for took in closed.took} == set(GOOD)
         assert all(took.bytes_in > 0 and took.bytes_out > 0 for took in closed.took)
@@ -321,6 +449,52 @@ def test_an_update_of_zeros_is_an_update(tmp_path: Path) -> None:
 
     _, state = run(tmp_path, [*(Scripted(name) for name in GOOD), Scripted("still", zeros)])
     assert all("still" in closed.folded and not closed.left_out for closed in state.rounds)
+
+
+DESCRIPTIONS = {
+    "more rows than the task lets in": (described(rows=1_000_001), "FL-DATA-006", True, "maximum-rows .1000001 told"),
+    "as many rows as a number holds": (described(rows=2**63 - 1), "FL-DATA-006", True, "maximum-rows"),
+    "no fingerprint": (described(data_fingerprint=b""), "FL-UPD-001", False, "fingerprint of 0 bytes"),
+    "a short fingerprint": (described(data_fingerprint=b"fff"), "FL-UPD-001", False, "fingerprint of 3 bytes"),
+    "a flood for a fingerprint": (
+        described(data_fingerprint=bytes(3_000_000)),
+        "FL-UPD-001",
+        False,
+        "beside the arrays",
+    ),
+    "reasons that are none": (
+        described(admitted=False, reasons=["all-classes", "\x1b[2J", "x" * 999, *["y"] * 99]),
+        "FL-DATA-006",
+        True,
+        "^data gate: all-classes, another rule, y$",
+    ),
+    "no reason": (described(admitted=False), "FL-DATA-006", True, "^data gate: no rule named$"),
+}
+
+
+@pytest.mark.parametrize(("description", "code", "for_good", "reason"), DESCRIPTIONS.values(), ids=list(DESCRIPTIONS))
+def test_who_describes_what_cannot_be_is_no_member(
+    description: DataDescription, code: str, for_good: bool, reason: str, alone: Arrays, tmp_path: Path
+) -> None:
+    trained, state = run(tmp_path, [*(Scripted(name) for name in GOOD), Scripted("bad", description=description)])
+    assert same(trained, alone)
+    assert {member.site for member in state.members} == set(GOOD)
+    (out,) = state.left_out
+    assert (out.site, out.round, out.code, out.for_good) == ("bad", 0, code, for_good)
+    assert re.search(reason, out.reason)
+
+
+@pytest.mark.parametrize("claim", [math.nan, -5.0])
+def test_a_claim_of_spending_that_cannot_be_is_not_kept_and_the_update_counts(claim: float, tmp_path: Path) -> None:
+    def claims(answer: Answer, arrays: Arrays) -> Arrays:
+        answer.local_update.run_epsilon = claim if answer.round == 1 else 0.5
+        answer.local_update.spend.CopyFrom(PrivacySpend(epsilon=1.0, delta=1e-5, budget=2.0))
+        return arrays
+
+    _, state = run(tmp_path, [*(Scripted(name) for name in GOOD), Scripted("odd", claims)])
+    assert all("odd" in closed.folded for closed in state.rounds)
+    assert [[s.run_epsilon for s in closed.spends if s.site == "odd"] for closed in state.rounds] == [[], [0.5]]
+    assert latest_spends(state)["odd"].run_epsilon == 0.5
 
 
 def test_a_ledger_that_went_back_is_left_out_for_good(alone: Arrays, tmp_path: Path) -> None:
@@ -353,7 +527,7 @@ def test_no_mix_of_misdeeds_moves_the_weights(chosen: list[str], order: Any, alo
     for at, what in enumerate(chosen):
         _, row, delays, _, _ = BEHAVIOURS[what]
         name = f"bad-{at}"
-        sites.append(Scripted(name, row.misdeed, row.key, row.signs))
+        sites.append(Scripted(name, row.misdeed, row.key, row.signs, row.made))
         late |= dict.fromkeys([name] if delays else [], next(iter(delays.values()), 0.0))
     order.shuffle(sites)
     with TemporaryDirectory() as folder:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 from pydantic import ValidationError
 
 from fedloop_core.errors import UpdateRefused
@@ -10,7 +12,9 @@ from fedloop_core.schema import ClassLabel, Label, RegressionLabel, SurvivalLabe
 from fedloop_proto.coordination.v1.coordination_pb2 import Answer, Evaluation
 from fedloop_server.runs.state import AnswersMeasured, ErrorsMeasured, Measured, PairsMeasured, SiteSpend
 
-__all__ = ["evaluation_in", "measured_in", "spend_in"]
+__all__ = ["evaluation_in", "is_possible", "measured_in", "spend_in"]
+
+_LOG = logging.getLogger(__name__)
 
 
 def evaluation_in(answer: Answer) -> Evaluation:
@@ -73,17 +77,29 @@ def _measured(site: str, label: Label, evaluation: Evaluation) -> Measured:
 
 
 def spend_in(site: str, answer: Answer) -> tuple[SiteSpend, ...]:
-    """What the site has spent after a local update."""
+    """What the site says that it has spent after a local update; nothing where that is no number that can be.
+
+    It is the site's word about its own ledger: a bad one says nothing about the update, which counts all the same, and is
+    left out of what the run tells and a version states.
+    """
     if answer.WhichOneof("result") != "local_update":
         return ()
     update = answer.local_update
-    return (
-        SiteSpend(
-            site=site,
-            run_epsilon=update.run_epsilon,
-            lifetime_epsilon=update.spend.epsilon,
-            budget=None if update.spend.unlimited else update.spend.budget,
-            delta=update.spend.delta,
-            evaluation_epsilon=update.evaluation.spend.epsilon,
-        ),
+    spend = SiteSpend(
+        site=site,
+        run_epsilon=update.run_epsilon,
+        lifetime_epsilon=update.spend.epsilon,
+        budget=None if update.spend.unlimited else update.spend.budget,
+        delta=update.spend.delta,
+        evaluation_epsilon=update.evaluation.spend.epsilon,
     )
+    if not is_possible(spend):
+        _LOG.warning("site %s says that it has spent what nobody can: %s", site, spend)
+        return ()
+    return (spend,)
+
+
+def is_possible(spend: SiteSpend) -> bool:
+    """Whether these can be epsilons, a budget and a delta; without privacy, epsilon is infinite."""
+    epsilons = (spend.run_epsilon, spend.lifetime_epsilon, spend.evaluation_epsilon, spend.budget or 0.0)
+    return all(epsilon >= 0 for epsilon in epsilons) and 0 <= spend.delta <= 1

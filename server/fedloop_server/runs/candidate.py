@@ -20,6 +20,7 @@ from fedloop_server.runs.exchange import Exchange
 from fedloop_server.runs.journal import RunJournal
 from fedloop_server.runs.leaving import left_out_of, refused_by_gate
 from fedloop_server.runs.plan import RunPlan
+from fedloop_server.runs.plausible import check_measured
 from fedloop_server.runs.quality import decide
 from fedloop_server.runs.replies import SiteAnswer, SiteFailure
 from fedloop_server.runs.state import ArtifactMeasured, GateDecided, LeftOut, Measured, SiteLeftOut, VersionRegistered
@@ -125,9 +126,13 @@ class Candidate:
         if isinstance(reply, SiteFailure):
             return left_out_of(reply, round_number)
         try:
-            return measured_in(reply.site, self._task.label, reply.answer.evaluation)
+            found = measured_in(reply.site, self._task.label, reply.answer.evaluation)
+            for member in (m for m in self._journal.state.members if m.site == reply.site):
+                for measured in found:
+                    check_measured(measured, member, self._task)
         except UpdateRefused as error:
             return left_out_of(refused_by_gate(reply, error), round_number)
+        return found
 
     def _measure_production(self) -> Estimate | None:
         """The version in production on today's rows, by the artifact that most devices run."""

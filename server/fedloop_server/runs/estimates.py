@@ -1,13 +1,14 @@
 """From what sites measured to estimates with intervals, one for each measure.
 
 Counts and sums may carry the discrete Laplace noise of the sites; its variance widens the intervals. An estimate without
-any rows has the measure's worst value, and its interval is everything.
+any rows has the measure's worst value, and its interval is everything. Every finite number gives an estimate, since journals of
+earlier releases may hold any: sums are read as no farther from 0 than 10^30.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from scipy.special import ndtri, stdtrit  # scipy.stats takes a second to import
@@ -16,6 +17,9 @@ from fedloop_core.schema import ClassLabel, Label, RegressionLabel, SurvivalLabe
 from fedloop_server.runs.state import AnswersMeasured, ErrorsMeasured, Measured, PairsMeasured
 
 __all__ = ["Estimate", "absolute_error", "accuracy", "concordance", "difference", "estimate"]
+
+
+_FARTHEST = 1e30  # so that squares and cubes are numbers too
 
 
 @dataclass(frozen=True)
@@ -46,13 +50,14 @@ def estimate(label: Label, measured: Sequence[Measured], confidence: float) -> E
 
 def accuracy(measured: Sequence[AnswersMeasured], confidence: float) -> Estimate:
     """Share of right answers, Wilson interval (Wilson 1927), widened by the noise on the counts."""
-    right = sum(m.right for m in measured)
-    total = right + sum(m.wrong for m in measured)
+    right = _held(m.right for m in measured)
+    total = right + _held(m.wrong for m in measured)
     if total < 1:
         return Estimate(0.0, 0.0, 1.0, max(total, 0.0))
     share = min(max(right / total, 0.0), 1.0)
     low, high = _wilson(share, total, confidence)
-    variance = sum(_noise_variance(m.noise_scale) for m in measured) * (share**2 + (1 - share) ** 2) / total**2
+    noise = _held(_noise_variance(m.noise_scale) for m in measured)
+    variance = noise * (share**2 + (1 - share) ** 2) / total**2
     widening = _quantile(confidence) * math.sqrt(variance)
     return Estimate(
         share,
@@ -78,12 +83,13 @@ def absolute_error(measured: Sequence[ErrorsMeasured], width: float, confidence:
         width: the label's range, no error being greater.
         confidence: of the interval.
     """
-    rows = sum(m.rows for m in measured)
+    rows = _held(m.rows for m in measured)
     if rows < 2:
         return Estimate(width, 0.0, width, max(rows, 0.0))
-    mean = min(max(sum(m.absolute for m in measured) / (rows * width), 0.0), 1.0)
-    noise = sum(_noise_variance(m.noise_scale) for m in measured)
-    spread = max(sum(m.squared for m in measured) / (rows * width**2) - mean**2, 0.0) + math.sqrt(noise) / rows
+    mean = min(max(_held(m.absolute / width for m in measured) / rows, 0.0), 1.0)
+    noise = _held(_noise_variance(m.noise_scale) for m in measured)
+    squares = _held(m.squared / width / width for m in measured)
+    spread = max(squares / rows - mean**2, 0.0) + math.sqrt(noise) / rows
     variance = min(spread, mean * (1 - mean)) / (rows - 1)
     sampling = float(stdtrit(rows - 1, (1 + confidence) / 2)) * math.sqrt(variance)
     widening = _quantile(confidence) * math.sqrt(noise * (2 * (1 - mean) ** 2 + mean**2)) / rows
@@ -100,14 +106,16 @@ def concordance(measured: Sequence[PairsMeasured], confidence: float) -> Estimat
     between the number of comparable pairs and, where all pairs agree and the variance says nothing, ``pairs / (rows - 1)``:
     as many of them have no row in common, and no U-statistic is less certain than that (Hoeffding 1963).
     """
-    rows = sum(m.rows for m in measured)
-    pairs = sum(m.comparable for m in measured)
+    rows = _held(m.rows for m in measured)
+    pairs = _held(m.comparable for m in measured)
     if pairs < 1:
         return Estimate(0.0, 0.0, 1.0, rows)
-    share = min(max(sum(m.concordant for m in measured) / pairs, 0.0), 1.0)
-    disjoint = sum(m.comparable / max(m.rows - 1, 1.0) for m in measured)
-    squares = sum(
-        m.concordant_squared - 2 * share * m.concordant_comparable + share**2 * m.comparable_squared for m in measured
+    share = min(max(_held(m.concordant for m in measured) / pairs, 0.0), 1.0)
+    disjoint = _held(m.comparable / max(m.rows - 1, 1.0) for m in measured)
+    squares = (
+        _held(m.concordant_squared for m in measured)
+        - 2 * share * _held(m.concordant_comparable for m in measured)
+        + share**2 * _held(m.comparable_squared for m in measured)
     )
     effective = share * (1 - share) * pairs**2 / squares if squares > 0 else 0.0
     low, high = _wilson(share, min(max(effective, disjoint, 1.0), pairs), confidence)
@@ -120,6 +128,12 @@ def difference(first: Estimate, second: Estimate) -> Estimate:
     half = math.hypot(first.half_width, second.half_width)
     low, high = max(value - half, first.low - second.high), min(value + half, first.high - second.low)
     return Estimate(value, low, high, min(first.total, second.total))
+
+
+def _held(values: Iterable[float]) -> float:
+    """The sum, each value and itself no farther from 0 than ``_FARTHEST``."""
+    total = sum(min(max(value, -_FARTHEST), _FARTHEST) for value in values)
+    return min(max(total, -_FARTHEST), _FARTHEST)
 
 
 def _wilson(share: float, total: float, confidence: float) -> tuple[float, float]:
@@ -136,7 +150,7 @@ def _quantile(confidence: float) -> float:
 
 def _noise_variance(scale: float) -> float:
     """Variance of the discrete Laplace distribution with scale b: ``2 p / (1 - p)**2`` with ``p = exp(-1 / b)``."""
-    if scale <= 0:
+    if scale < 1 / _FARTHEST:  # p is 0 long before
         return 0.0
-    p = math.exp(-1 / scale)
-    return 2 * p / (1 - p) ** 2
+    p, rest = math.exp(-1 / scale), -math.expm1(-1 / scale)
+    return 2 * p / rest / rest

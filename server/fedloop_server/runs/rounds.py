@@ -12,6 +12,7 @@ from fedloop_server.aggregation.algorithms import Algorithm
 from fedloop_server.aggregation.gate import check_update
 from fedloop_server.runs.answers import evaluation_in, measured_in, spend_in
 from fedloop_server.runs.model import RunModel
+from fedloop_server.runs.plausible import check_measured
 from fedloop_server.runs.replies import SiteAnswer
 from fedloop_server.runs.round import RoundProgress
 from fedloop_server.runs.state import LeftOut, Measured, Member, RoundClosed, SiteSpend, SiteTook
@@ -66,12 +67,15 @@ class OpenRound:
             UpdateRefused: it must not be aggregated; nothing of it was.
         """
         before = self._clock()
+        member = self._members[reply.site]
         found = measured_in(reply.site, self._task.label, evaluation_in(reply.answer))
+        for measured in found:
+            check_measured(measured, member, self._task)
         if isinstance(self._task.training, NewtonRaphson):
             self._sums.add(reply.arrays)
         else:
             length = check_update(reply.arrays, self._sums.spec, maximum_norm=self._task.gates.update.maximum_norm)
-            self._sums.add(reply.arrays, self._members[reply.site].weight, norm=length)
+            self._sums.add(reply.arrays, member.weight, norm=length)
         self.progress.answered.add(reply.site)
         self._measured.extend(found)
         self._spends.extend(spend_in(reply.site, reply.answer))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib.metadata import PackageNotFoundError, version
 
 from fedloop_core.artifact import Lineage, PrivacyStatement, SitePrivacy
+from fedloop_server.runs.answers import is_possible
 from fedloop_server.runs.plan import RunPlan
 from fedloop_server.runs.state import RunState, SiteSpend
 
@@ -16,10 +17,11 @@ _PACKAGES = ("fedloop", "flwr", "numpy", "onnx", "onnxruntime", "opacus", "torch
 def latest_spends(state: RunState) -> dict[str, SiteSpend]:
     """The last that each site said of its spending, by name.
 
-    An answer without an evaluation says nothing of the evaluation rows, and what they have spent never falls.
+    An answer without an evaluation says nothing of the evaluation rows, and what they have spent never falls. What is no
+    number, as journals of earlier releases may hold it, was not said.
     """
     said: dict[str, SiteSpend] = {}
-    for spend in (spend for closed in state.rounds for spend in closed.spends):
+    for spend in (spend for closed in state.rounds for spend in closed.spends if is_possible(spend)):
         before = said.get(spend.site)
         most = spend.evaluation_epsilon if before is None else max(before.evaluation_epsilon, spend.evaluation_epsilon)
         said[spend.site] = spend.model_copy(update={"evaluation_epsilon": most})
