@@ -41,8 +41,12 @@ IGNORED = {
     Reason.REVOKED: "the directory says it first",
     Reason.STRAY: "a SuperNode tries an object of an earlier reply again after an outage; the open one is not harmed",
     Reason.RATE: "the SuperNode ends, is started again, and the site is asked again",
-    **dict.fromkeys((Reason.PATH, Reason.KEY, Reason.SIGNATURE, Reason.NOT_HTTP), "nobody knows which site it was"),
-    **dict.fromkeys((Reason.CONNECTIONS, Reason.NOT_READY, Reason.SLOW_READER), "it passes, and names no site"),
+    **dict.fromkeys(
+        (Reason.PATH, Reason.KEY, Reason.SIGNATURE, Reason.NOT_HTTP, Reason.HANDSHAKE), "nobody knows which site it was"
+    ),
+    **dict.fromkeys(
+        (Reason.CONNECTIONS, Reason.NOT_READY, Reason.BUSY, Reason.SLOW_READER), "it passes, and names no site"
+    ),
 }
 """Refusals that are no site's failure, and why."""
 

@@ -84,7 +84,10 @@ class Listener(Strict):
 
 
 class FrontLimits(Strict):
-    """Bounds of the front: bytes of a request and of a site's reply, requests of one site, open connections."""
+    """Bounds of the front: bytes of a request and of a site's reply, requests of one site, open connections.
+
+    The rate is also that at which one address may send what is refused; a site's own requests wait for their turn.
+    """
 
     body_bytes: Annotated[int, Field(ge=64 << 10)] = 8 * _MIB
     reply_bytes: Annotated[int, Field(ge=_MIB)] = 1024 * _MIB

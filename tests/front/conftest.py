@@ -238,7 +238,8 @@ class World:
         wait_for(lambda: self._listens(self.superlink_port), why="SuperLink")
         return program
 
-    def start_front(self, **overrides: Any) -> Program:
+    def start_front(self, *, ulimit: str = "", **overrides: Any) -> Program:
+        """``ulimit`` is what the shell sets before it, such as "-Sn 100"."""
         config = {
             "listen": ["127.0.0.1", self.front_port],
             "superlink_port": self.superlink_port,
@@ -248,7 +249,8 @@ class World:
             "service_socket": str(self.service.path),
             "own_socket": str(self.front_socket),
         } | overrides
-        program = self.start("front", sys.executable, str(HERE / "front_process.py"), json.dumps(config))
+        shell = ("/bin/sh", "-c", f'ulimit {ulimit}; exec "$0" "$@"') if ulimit else ()
+        program = self.start("front", *shell, sys.executable, str(HERE / "front_process.py"), json.dumps(config))
         program.wait_for("the front listens")
         wait_for(lambda: self._listens(self.front_port), why="front")
         return program
@@ -311,11 +313,20 @@ class World:
         address = f"https://127.0.0.1:{self.front_port}"
         return httpx.Client(base_url=address, verify=context, timeout=40.0, trust_env=False, **options)
 
-    def connect(self) -> ssl.SSLSocket:
+    def connect_raw(self, address: str = "127.0.0.1") -> socket.socket:
+        """A connection from an address of this machine, before TLS."""
+        return socket.create_connection(("127.0.0.1", self.front_port), PATIENCE, (address, 0))
+
+    def connect(self, address: str = "127.0.0.1") -> ssl.SSLSocket:
         context = ssl.create_default_context(cafile=str(self.ca))
-        return context.wrap_socket(
-            socket.create_connection(("127.0.0.1", self.front_port), timeout=PATIENCE), server_hostname="localhost"
-        )
+        return context.wrap_socket(self.connect_raw(address), server_hostname="localhost")
+
+    def begin(self, path: str, length: int, headers: dict[str, str], address: str = "127.0.0.1") -> ssl.SSLSocket:
+        """A request of which only the head is sent."""
+        lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+        connection = self.connect(address)
+        connection.sendall(f"POST {path} HTTP/1.1\r\nhost: x\r\n{lines}content-length: {length}\r\n\r\n".encode())
+        return connection
 
     def activate(self, client: httpx.Client, key: NodeKey) -> int:
         body = ActivateNodeRequest(public_key=key.pem, heartbeat_interval=30).SerializeToString()
@@ -356,17 +367,20 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    """SuperLink and front with small limits, and one site, ``north``, whose key is ``running.north``."""
+    """SuperLink and front with small limits, and two sites, whose keys are ``running.north`` and ``running.south``."""
     made: Any = World(tmp_path_factory.mktemp("running"))
     made.service.start()
     made.superlink = made.start_superlink()
     made.front = made.start_front(
         body_bytes=1 << 20, reply_bytes=2 << 20, body_grace_seconds=1.0, head_seconds=2.0, hold_seconds=2.0,
-        requests_per_second=5.0, burst=400, join_burst=3, joins_per_second=0.01,
+        requests_per_second=5.0, burst=400, join_burst=3, joins_per_second=0.01, handshake_seconds=2.0,
+        buffered_bytes=4 << 20, membership_buffered_bytes=128 << 10, memberships_per_address=2, room_seconds=1.0,
+        connections=32, connections_per_address=16,
     )  # fmt: skip
-    made.north = NodeKey()
+    made.north, made.south = NodeKey(), NodeKey()
     made.north_id = made.register("north", made.north)
-    made.allow(north=made.north)
+    made.south_id = made.register("south", made.south)
+    made.allow(north=made.north, south=made.south)
     yield made
     made.close()
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import json
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import httpx
 import pytest
 from flwr.proto.control_pb2 import RegisterNodeRequest, StartRunRequest, StopRunRequest
 from flwr.proto.fleet_pb2 import PushMessagesRequest, RegisterNodeFleetRequest
@@ -287,3 +289,120 @@ def test_a_flood_is_told_to_wait_and_costs_the_site_behind_the_same_address_noth
     assert set(statuses) == {404, 429}
     assert node == running.north_id
     assert len(refused_lines(running)) < 700  # the log does not grow with the flood
+
+
+@dataclass(frozen=True)
+class Flood:
+    """``begin`` opens one connection of it; ``drip`` is sent on each every half second; ``counted`` is told by /healthz."""
+
+    name: str
+    begin: Callable[[Any], Any]
+    connections: int
+    drip: bytes
+    counted: str
+
+
+def dripped_push(running: Any) -> Any:
+    return running.begin("/v1/fleet/push-object", 1 << 20, running.north.headers())
+
+
+def dripped_join(running: Any) -> Any:
+    return running.begin("/v1/membership/join", 60_000, {}, address="127.0.0.9")
+
+
+def silence(running: Any) -> Any:
+    return running.connect_raw("127.0.0.9")
+
+
+def half_a_hello(running: Any) -> Any:
+    connection = running.connect_raw("127.0.0.9")
+    connection.sendall(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03")
+    return connection
+
+
+def silent(connection: Any) -> bool:
+    """Whether the front has not ended it yet."""
+    connection.setblocking(False)
+    try:
+        return bool(connection.recv(1))
+    except BlockingIOError:
+        return True
+
+
+FLOODS = [
+    Flood("large bodies of one site that drip", dripped_push, 8, bytes(12_000), "busy"),
+    Flood("requests to join that drip", dripped_join, 3, bytes(12_000), "busy"),
+    Flood("connections that never say a word", silence, 100, b"", "connections"),
+    Flood("connections that stay silent until their time is up", silence, 10, b"", "handshake"),
+    Flood("TLS that never goes on", half_a_hello, 10, b"", "handshake"),
+]
+
+
+@contextlib.contextmanager
+def kept_up(flood: Flood, running: Any) -> Iterator[None]:
+    """Begins anew what the front has ended."""
+    over = threading.Event()
+
+    def drip() -> None:
+        with contextlib.ExitStack() as opened:
+            held = [None] * flood.connections
+            while not over.wait(0.5):
+                for number, connection in enumerate(held):
+                    try:
+                        if connection is None:
+                            held[number] = opened.enter_context(flood.begin(running))
+                        elif flood.drip:
+                            connection.sendall(flood.drip)
+                        elif not silent(connection):
+                            held[number] = None
+                    except OSError:
+                        held[number] = None
+
+    dripping = threading.Thread(target=drip)
+    dripping.start()
+    try:
+        yield
+    finally:
+        over.set()
+        dripping.join()
+
+
+@pytest.mark.parametrize("flood", FLOODS, ids=[flood.name for flood in FLOODS])
+def test_a_flood_keeps_nobody_else_out(running: Any, flood: Flood) -> None:
+    before = running.health()["refused"].get(flood.counted, 0)
+    with kept_up(flood, running):
+        wait(lambda: running.health()["refused"].get(flood.counted, 0) > before)
+        with running.client() as client:
+            client.timeout = httpx.Timeout(10.0)
+            assert running.beat(client, running.north, running.north_id) == 200
+            assert running.beat(client, running.south, running.south_id) == 200
+            assert running.poll(client, running.south, running.south_id).status_code == 200
+            answer = client.post("/v1/fleet/push-object", content=push_object(1 << 19), headers=running.south.headers())
+            assert answer.status_code not in (408, 413, 503)
+            assert client.post("/v1/membership/renew", content=b"again").status_code in (200, 429)  # 429: see above
+
+
+def test_a_slow_line_gets_through_a_flood_of_others_that_hurry(running: Any) -> None:
+    body = push_object(200_000)
+    over = threading.Event()
+
+    def hurry() -> None:
+        with running.client() as client:
+            while not over.is_set():
+                client.post("/v1/fleet/push-object", content=push_object(1 << 19), headers=running.north.headers())
+
+    hurrying = [threading.Thread(target=hurry) for _ in range(4)]
+    for thread in hurrying:
+        thread.start()
+    try:
+        with running.begin("/v1/fleet/push-object", len(body), running.south.headers()) as slow:
+            for start in range(0, len(body), 20_000):
+                slow.sendall(body[start : start + 20_000])
+                time.sleep(0.4)
+            answer = slow.recv(4096)
+        assert answer.startswith(b"HTTP/1.1 ")
+        assert not answer.startswith((b"HTTP/1.1 503", b"HTTP/1.1 408"))
+    finally:
+        over.set()
+        for thread in hurrying:
+            thread.join()

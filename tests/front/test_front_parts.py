@@ -25,10 +25,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedloop_server.front import Reason
+from fedloop_server.front.addresses import address_key
 from fedloop_server.front.admission import Head, authenticate, body_length, check_call
 from fedloop_server.front.allowed import AllowedNodes, Node
-from fedloop_server.front.bodies import BodyBudget, CallerGone
-from fedloop_server.front.buckets import Bucket, Buckets, address_key
+from fedloop_server.front.bodies import CallerGone
 from fedloop_server.front.flower_wire import (
     CLOCK_AHEAD_SECONDS,
     CLOCK_BEHIND_SECONDS,
@@ -49,6 +49,7 @@ from fedloop_server.front.flower_wire import (
 from fedloop_server.front.polls import Polls, Pulled
 from fedloop_server.front.refusals import Caller, Denial, RefusalBook
 from fedloop_server.front.replies import Arrivals, Replies
+from fedloop_server.rates import Bucket, Rates
 
 KEY = ec.generate_private_key(ec.SECP384R1())
 NODE = Node("north", key_header(KEY.public_key()), KEY.public_key())
@@ -208,14 +209,15 @@ def test_after_the_wait_there_is_a_token() -> None:
     assert bucket.take(bucket.wait(0.0))
 
 
-def test_buckets_forget_the_oldest() -> None:
-    buckets = Buckets(0.0, 1, capacity=2)
-    first = buckets.of("a", 0.0)
-    assert first.take(0.0)
-    assert buckets.of("a", 0.0) is first
-    buckets.of("b", 0.0)
-    buckets.of("c", 0.0)
-    assert buckets.of("a", 0.0) is not first
+def test_rates_forget_who_asked_longest_ago() -> None:
+    rates = Rates(0.0, 1, names=2)
+    assert rates.take("a", 0.0)
+    assert rates.take("b", 0.0)
+    assert not rates.take("a", 0.0)
+    assert rates.take("c", 0.0)  # b is forgotten
+    assert not rates.take("a", 0.0)
+    assert rates.take("b", 0.0)
+    assert rates.wait("b", 0.0) > 0.0
 
 
 @pytest.mark.parametrize(
@@ -415,26 +417,6 @@ def test_nodes_that_wait_do_not_ask_in_step() -> None:
         second = [moments[1] for moments in times.values()]
         assert max(second) - min(second) > 0.02
         assert all(b - a >= 0.19 for moments in times.values() for a, b in itertools.pairwise(moments))
-
-    asyncio.run(scenario())
-
-
-def test_bodies_wait_for_room() -> None:
-    async def scenario() -> None:
-        budget = BodyBudget(10)
-        inside: list[int] = []
-        most = 0
-
-        async def hold(size: int) -> None:
-            nonlocal most
-            async with budget.room(size):
-                inside.append(min(size, 10))
-                most = max(most, sum(inside))
-                await asyncio.sleep(0.001)
-                inside.remove(min(size, 10))
-
-        await asyncio.gather(*(hold(size) for size in (4, 4, 4, 10, 3, 50, 1) * 5))
-        assert most <= 10
 
     asyncio.run(scenario())
 

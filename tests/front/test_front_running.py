@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import os
+import resource
 import signal
 import ssl
 import sys
@@ -18,6 +20,10 @@ import httpx
 import pytest
 from flwr.proto.fleet_pb2 import PullMessagesResponse
 from flwr.proto.message_pb2 import PushObjectRequest
+from flwr.proto.node_pb2 import Node
+from flwr.supercore.protobuf.client import ProtobufClientInterceptor
+from flwr.supercore.retry import make_simple_http_retry_invoker
+from flwr.supernode.fleet_http_client import FleetHttpClient
 
 from fedloop_server.front import FrontClient
 
@@ -231,7 +237,7 @@ def test_it_ends_cleanly_with_polls_held(site: Any) -> None:
 
 
 def test_large_objects_pass_with_bounded_memory(site: Any) -> None:
-    front = site.start_front(buffered_bytes=16 << 20)
+    front = site.start_front(buffered_bytes=16 << 20, room_seconds=60.0)
     site.allow(north=site.north)
     body = PushObjectRequest(run_id=1, object_id="o", object_content=bytes(5 << 20)).SerializeToString()
 
@@ -251,6 +257,98 @@ def test_large_objects_pass_with_bounded_memory(site: Any) -> None:
     assert len(statuses) == 1
     assert 413 not in statuses
     assert peak() - before < 60
+
+
+def test_a_supernodes_client_comes_again_when_there_was_no_room(site: Any) -> None:
+    site.start_front(bodies_per_site=1, room_seconds=0.2)
+    site.allow(north=site.north)
+    node = Node(node_id=site.north_id)
+    asked = PushObjectRequest(node=node, run_id=1, object_id="o", object_content=bytes(5 << 20))
+
+    class Signs(ProtobufClientInterceptor):
+        def intercept(self, context: Any, call_next: Any) -> httpx.Response:
+            context.request.headers.update(site.north.headers())
+            answer: httpx.Response = call_next(context)
+            statuses.append(answer.status_code)
+            return answer
+
+    statuses: list[int] = []
+    with FleetHttpClient.from_server_address(
+        f"127.0.0.1:{site.front_port}",
+        False,
+        site.ca.read_bytes(),
+        [Signs()],
+        retry_invoker=make_simple_http_retry_invoker(),
+    ) as client:
+        with site.begin("/v1/fleet/push-object", 5 << 20, site.north.headers()):
+            pushed = in_background(client.PushObject, asked)
+            site.wait(lambda: statuses)
+        with pytest.raises(httpx.HTTPStatusError):
+            pushed.result(60)
+    assert statuses[0] == 503
+    assert statuses[-1] == 500  # SuperLink's own answer: it knows of no such run
+
+
+def test_who_is_not_let_in_is_reset(site: Any) -> None:
+    """A SuperNode gives up when TLS ends in its middle, and comes again after a reset."""
+    site.start_front(connections_per_address=1, handshake_seconds=0.5)
+    with site.connect_raw("127.0.0.9") as first, site.connect_raw("127.0.0.9") as second:
+        for connection in (second, first):  # one too many; one whose time is up
+            with pytest.raises(ConnectionResetError):
+                connection.recv(1)
+
+
+def limits_of(front: Any) -> tuple[int, int]:
+    return resource.prlimit(front.process.pid, resource.RLIMIT_NOFILE)
+
+
+def test_it_takes_as_many_descriptors_as_it_may_and_lets_fewer_connections_in(site: Any) -> None:
+    front = site.start_front(ulimit="-Sn 100")
+    soft, hard = limits_of(front)
+    assert soft == hard > 100
+    assert "are let in" not in front.text
+    front.stop()
+    site.programs.remove(front)
+    front = site.start_front(ulimit="-n 290", handshake_seconds=60.0)
+    assert limits_of(front) == (290, 290)
+    front.wait_for("only 34 connections are let in")
+    with contextlib.ExitStack() as opened:
+        for _ in range(60):
+            opened.enter_context(site.connect_raw("127.0.0.9"))
+        site.wait(lambda: site.health()["refused"].get("connections", 0) >= 60 - 34)
+        assert open_files(front) < 100
+    site.allow(north=site.north)
+    with site.client() as client:
+        site.wait(lambda: site.beat(client, site.north, site.north_id) == 200)
+
+
+def test_without_a_free_descriptor_it_waits_quietly(site: Any) -> None:
+    front = site.start_front()
+    site.allow(north=site.north)
+    _, hard = limits_of(front)
+    opened = open_files(front)
+    resource.prlimit(front.process.pid, resource.RLIMIT_NOFILE, (opened, hard))
+    with contextlib.ExitStack() as knocking:
+        for _ in range(40):
+            knocking.enter_context(site.connect_raw())
+        front.wait_for("no connection can be accepted")
+        before = processor_seconds(front)
+        time.sleep(3.0)
+        assert processor_seconds(front) - before < 1.0  # it does not ask again and again
+        resource.prlimit(front.process.pid, resource.RLIMIT_NOFILE, (hard, hard))
+    with site.client() as client:
+        assert site.beat(client, site.north, site.north_id) == 200
+    assert front.text.count("no connection can be accepted") <= 2  # once for each listener
+    assert "Traceback" not in front.text
+
+
+def open_files(front: Any) -> int:
+    return sum(1 for _ in Path(f"/proc/{front.process.pid}/fd").iterdir())
+
+
+def processor_seconds(front: Any) -> float:
+    fields = Path(f"/proc/{front.process.pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def test_a_reply_beyond_the_limit_is_refused_by_name(site: Any) -> None:

@@ -9,10 +9,10 @@ import httpx
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
+from fedloop_server.front.addresses import address_key
 from fedloop_server.front.admission import MEMBERSHIP_CALLS, Head, authenticate, body_length, check_call
 from fedloop_server.front.allowed import AllowedNodes, Node
-from fedloop_server.front.bodies import BodyBudget, CallerGone, Pace, drain, read_body
-from fedloop_server.front.buckets import Buckets, address_key
+from fedloop_server.front.bodies import BodyBudget, CallerGone, NoRoom, Pace, drain, read_body
 from fedloop_server.front.config import FrontConfig
 from fedloop_server.front.flower_wire import (
     CLOCK_BEHIND_SECONDS,
@@ -31,12 +31,15 @@ from fedloop_server.front.polls import Polls
 from fedloop_server.front.refusals import Caller, Denial, Reason, RefusalBook
 from fedloop_server.front.replies import Arrivals, Replies
 from fedloop_server.front.upstream import ServiceLink, SuperLinkClient, SuperLinkDown
+from fedloop_server.membership_http import MEMBERSHIP_BYTES
+from fedloop_server.rates import Rates
 
 __all__ = ["FrontApp"]
 
 _PUSHES = frozenset({PUSH_MESSAGES, PUSH_OBJECT})
-_SMALL_BODY = 64 * 1024  # of all calls but those that bring a reply
+_SMALL_BODY = 64 * 1024  # of all calls but those that bring a reply; so many connections as are let in may hold one
 _LONGEST_TURN = 20.0  # seconds that a site's request waits for its turn
+_COME_AGAIN = {429: {"retry-after": "10"}, 503: {"retry-after": "2"}}
 _PASSED_BACK = ("content-type", "content-length", "flwr-version-incompatibility-message")
 
 
@@ -48,12 +51,16 @@ class FrontApp:
         self._superlink = superlink
         self._service = service
         self._pace = Pace(config.body_grace_seconds, config.body_bytes_per_second)
-        self._budget = BodyBudget(config.buffered_bytes)
+        self._budget = BodyBudget(config.buffered_bytes, config.bodies_per_site, config.room_seconds, free=_SMALL_BODY)
+        self._membership_budget = BodyBudget(
+            config.membership_buffered_bytes, config.memberships_per_address, config.room_seconds
+        )
         self.arrivals = Arrivals()
-        self._replies = Replies(config.reply_bytes, config.reply_objects, self.arrivals)
-        self._refused = Buckets(config.requests_per_second, config.burst)
-        self._turns = Buckets(config.requests_per_second, config.burst)
-        self._joins = Buckets(config.joins_per_second, config.join_burst)
+        limits = config.limits
+        self._replies = Replies(limits.reply_bytes, config.reply_objects, self.arrivals)
+        self._refused = Rates(limits.requests_per_second, limits.burst)
+        self._turns = Rates(limits.requests_per_second, limits.burst)
+        self._joins = Rates(config.joins_per_second, config.join_burst)
         self.polls = Polls(config.hold_seconds, config.ask_seconds)
         self.book = RefusalBook()
         self.allowed: AllowedNodes | None = None
@@ -101,43 +108,54 @@ class FrontApp:
             raise
         await self._turn(node)
         length = body_length(head)
-        limit = self._config.body_bytes if head.path in _PUSHES else _SMALL_BODY
+        limit = self._config.limits.body_bytes if head.path in _PUSHES else _SMALL_BODY
         if length > limit:
             await drain(receive, length, limit, self._pace)
             raise Denial(413, Reason.BODY_TOO_LARGE, site=node.site)
-        async with self._budget.room(length):
-            body = await read_body(receive, length, self._pace, site=node.site)
-            if head.path == PULL_MESSAGES:
-                await self._pull(node, head, body, receive, answering)
-                return
-            if head.path == PUSH_MESSAGES:
-                await self._push_reply(node, head, body, answering)
-            elif head.path == PUSH_OBJECT:
-                await self._push_object(node, head, body, answering)
-            else:
-                async with self._superlink.call(head, body) as response:
-                    await answering.stream(response, _status(head, response))
+        if head.path in _PUSHES:
+            await answering.copy(await self._push(node, head, length, receive))
+            return
+        body = await read_body(receive, length, self._pace, site=node.site)
+        if head.path == PULL_MESSAGES:
+            await self._pull(node, head, body, receive, answering)
+            return
+        async with self._superlink.call(head, body) as response:
+            await answering.stream(response, _status(head, response))
+
+    async def _push(self, node: Node, head: Head, length: int, receive: Receive) -> httpx.Response:
+        """Passes a part of a reply on; its room is free again before a slow caller has taken the answer.
+
+        Who finds no room is told so at once and its body is not read: on a slow line that would take minutes, for nothing. A
+        SuperNode reads the answer although it is still sending, and comes again.
+        """
+        try:
+            async with self._budget.room(node.site, length):
+                body = await read_body(receive, length, self._pace, site=node.site)
+                if head.path == PUSH_MESSAGES:
+                    return await self._push_reply(node, head, body)
+                return await self._push_object(node, head, body)
+        except NoRoom as error:
+            raise Denial(503, Reason.BUSY) from error
 
     def _limit_refusals(self, caller: Caller, denial: Denial) -> None:
         """Who is refused often is told to wait; it costs a site nothing that shares the address."""
         now = time.monotonic()
-        if denial.reason is not Reason.RATE and not self._refused.of(address_key(caller.peer), now).take(now):
+        if denial.reason is not Reason.RATE and not self._refused.take(address_key(caller.peer), now):
             raise Denial(429, Reason.RATE) from denial
 
     async def _turn(self, node: Node) -> None:
         """Waits for the site's turn: a SuperNode ends itself when it is told 429, so only a flood is."""
         now = time.monotonic()
-        bucket = self._turns.of(node.site, now)
         waited = 0.0
-        while not bucket.take(now):
-            wait = bucket.wait(now)
+        while not self._turns.take(node.site, now):
+            wait = self._turns.wait(node.site, now)
             if waited + wait > _LONGEST_TURN:
                 raise Denial(429, Reason.RATE, site=node.site)
             await asyncio.sleep(wait)
             waited += wait
             now = time.monotonic()
 
-    async def _push_reply(self, node: Node, head: Head, body: bytearray, answering: _Answering) -> None:
+    async def _push_reply(self, node: Node, head: Head, body: bytearray) -> httpx.Response:
         try:
             announcement = read_announcement(body, self._config.reply_objects)
         except ValueError as error:
@@ -146,9 +164,9 @@ class FrontApp:
         answer = await self._superlink.ask(head, body)
         if answer.status_code == httpx.codes.OK:
             self._replies.want(node.site, wanted_objects(answer.content))
-        await answering.copy(answer)
+        return answer
 
-    async def _push_object(self, node: Node, head: Head, body: bytearray, answering: _Answering) -> None:
+    async def _push_object(self, node: Node, head: Head, body: bytearray) -> httpx.Response:
         try:
             pushed = read_object(body)
         except ValueError as error:
@@ -157,7 +175,7 @@ class FrontApp:
         answer = await self._superlink.ask(head, body)
         if answer.status_code == httpx.codes.OK and was_stored(answer.content):
             self._replies.stored(node.site, pushed.object_id)
-        await answering.copy(answer)
+        return answer
 
     async def _pull(self, node: Node, head: Head, body: bytearray, receive: Receive, answering: _Answering) -> None:
         async def gone() -> None:
@@ -171,14 +189,17 @@ class FrontApp:
 
     async def _membership(self, head: Head, caller: Caller, receive: Receive, answering: _Answering) -> None:
         now = time.monotonic()
-        if not self._joins.of(address_key(caller.peer), now).take(now):
+        if not self._joins.take(address_key(caller.peer), now):
             raise Denial(429, Reason.RATE)
         length = body_length(head)
-        if length > _SMALL_BODY:
+        if length > MEMBERSHIP_BYTES:
             raise Denial(413, Reason.BODY_TOO_LARGE)
-        async with self._budget.room(length):
-            body = await read_body(receive, length, self._pace)
-            answer = await self._service.call(head.path.decode().removeprefix("/v1"), body, caller.peer)
+        try:
+            async with self._membership_budget.room(address_key(caller.peer), length):
+                body = await read_body(receive, length, self._pace)
+                answer = await self._service.call(head.path.decode().removeprefix("/v1"), body, caller.peer)
+        except NoRoom as error:
+            raise Denial(503, Reason.BUSY) from error
         media_type = answer.headers.get("content-type")
         await answering.whole(Response(answer.content, answer.status_code, media_type=media_type))
 
@@ -220,9 +241,7 @@ def _status(head: Head, response: httpx.Response) -> int:
 
 
 def _refuse(denial: Denial) -> Response:
-    headers = {"connection": "close"}
-    if denial.status == 429:
-        headers["retry-after"] = "10"
+    headers = {"connection": "close"} | _COME_AGAIN.get(denial.status, {})
     return Response("refused\n", denial.status, headers, media_type="text/plain")
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from fedloop_server.settings import FrontLimits
+
 __all__ = ["FrontConfig"]
 
 MIB = 1 << 20
@@ -12,7 +14,10 @@ MIB = 1 << 20
 
 @dataclass(frozen=True)
 class FrontConfig:
-    """Addresses, files and limits of the front. All seconds are seconds of wall time, all sizes are bytes."""
+    """Addresses, files and limits of the front. All seconds are seconds of wall time, all sizes are bytes.
+
+    ``limits`` are those that people may change in ``server.toml``; the others are below.
+    """
 
     listen: tuple[str, int]
     """Host and port of the public listener; port 0 takes a free one."""
@@ -25,18 +30,22 @@ class FrontConfig:
     key: Path
     service_socket: Path
     own_socket: Path
-    body_bytes: int = 8 * MIB
-    """Of one request; Flower cuts arrays into pieces of 5 MiB."""
-    reply_bytes: int = 1024 * MIB
-    """Of all objects of one site's reply."""
+    limits: FrontLimits
     reply_objects: int = 20_000
-    buffered_bytes: int = 64 * MIB
-    """Of all request bodies held at once; further ones wait."""
-    requests_per_second: float = 50.0
-    """Of one site, whose requests wait for their turn, and of one address that sends what is refused."""
-    burst: int = 200
-    connections: int = 512
+    """Of one site's reply."""
+    buffered_bytes: int = 256 * MIB
+    """Of all large request bodies held at once: 51 of 5 MiB, the pieces into which Flower cuts arrays."""
+    bodies_per_site: int = 2
+    """Large ones, at once; a SuperNode of flwr 1.42 sends two."""
+    membership_buffered_bytes: int = 4 * MIB
+    """Of all requests to join and to renew held at once."""
+    memberships_per_address: int = 8
+    """Of these requests, at once."""
+    room_seconds: float = 5.0
+    """A body waits this long for room; then its sender is told to come again."""
     connections_per_address: int = 64
+    handshake_seconds: float = 5.0
+    """For the TLS handshake of a new connection."""
     join_burst: int = 30
     joins_per_second: float = 0.5
     head_bytes: int = 16 * 1024

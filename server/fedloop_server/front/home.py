@@ -17,7 +17,6 @@ def from_home(home: Path) -> FrontConfig:
         SettingsInvalid: it names file, line and key.
     """
     settings = load_settings(home)
-    limits = settings.limits
     return FrontConfig(
         listen=(settings.front.host, settings.front.port),
         superlink_port=settings.superlink_port,
@@ -26,9 +25,5 @@ def from_home(home: Path) -> FrontConfig:
         key=home / "front" / "tls.key",
         service_socket=home / "sockets" / "service.sock",
         own_socket=home / "sockets" / "front.sock",
-        body_bytes=limits.body_bytes,
-        reply_bytes=limits.reply_bytes,
-        requests_per_second=limits.requests_per_second,
-        burst=limits.burst,
-        connections=limits.connections,
+        limits=settings.limits,
     )

@@ -1,89 +1,55 @@
-"""Connections of strangers: how many, and how long one may take to say what it wants."""
+"""How long a stranger may take to say what it wants, once it is connected."""
 
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 from uvicorn.config import Config
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
-from fedloop_server.front.buckets import address_key
-from fedloop_server.front.config import FrontConfig
-from fedloop_server.front.refusals import Caller, Denial, Reason, RefusalBook
-
-__all__ = ["Door", "GuardedProtocol"]
-
-
-class Door:
-    """Counts open connections, in all and by address."""
-
-    def __init__(self, config: FrontConfig, book: RefusalBook) -> None:
-        self.head_seconds = config.head_seconds
-        self._total = config.connections
-        self._each = config.connections_per_address
-        self._open: Counter[str] = Counter()
-        self._book = book
-
-    def enter(self, peer: str) -> bool:
-        """Whether one more is let in; if so, ``leave`` must follow."""
-        key = address_key(peer)
-        if self._open.total() >= self._total or self._open[key] >= self._each:
-            self.refuse(peer, Reason.CONNECTIONS)
-            return False
-        self._open[key] += 1
-        return True
-
-    def leave(self, peer: str) -> None:
-        """A connection has ended."""
-        key = address_key(peer)
-        self._open[key] -= 1
-        if self._open[key] <= 0:
-            del self._open[key]
-
-    def refuse(self, peer: str, reason: Reason) -> None:
-        """Notes what never became a request."""
-        self._book.note(Caller(peer, "", ""), Denial(400, reason))
+__all__ = ["GuardedProtocol"]
 
 
 class GuardedProtocol(H11Protocol):
-    """uvicorn's HTTP/1.1, which has no deadline for the head of a request and does not count by address."""
+    """uvicorn's HTTP/1.1, which has no deadline for the head of a request.
+
+    Args:
+        config: uvicorn's.
+        server_state: uvicorn's.
+        app_state: uvicorn's.
+        head_seconds: for the head of a request, and for an idle connection.
+        not_http: called with the address of who speaks something else.
+    """
 
     def __init__(
         self,
         config: Config,
         server_state: ServerState,
         app_state: dict[str, Any],
-        _loop: asyncio.AbstractEventLoop | None = None,
         *,
-        door: Door,
+        head_seconds: float,
+        not_http: Callable[[str], None],
     ) -> None:
-        super().__init__(config, server_state, app_state, _loop)
-        self._door = door
-        self._inside = False
+        super().__init__(config, server_state, app_state)
+        self._head_seconds = head_seconds
+        self._not_http = not_http
         self._deadline: asyncio.TimerHandle | None = None
-
-    @property
-    def _peer(self) -> str:
-        return self.client[0] if self.client else ""
+        self.begun = False
+        self.ended = asyncio.Event()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Lets the connection in, or breaks it off."""
+        """Starts the clock for the first head."""
         super().connection_made(transport)
-        self._inside = self._door.enter(self._peer)
-        if not self._inside:
-            transport.abort()
-            return
+        self.begun = True
         self._wait_for_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Gives its place back."""
+        """Tells that the connection has ended."""
         self._stop_waiting()
-        if self._inside:
-            self._inside = False
-            self._door.leave(self._peer)
+        self.ended.set()
         super().connection_lost(exc)
 
     def handle_events(self) -> None:
@@ -99,7 +65,7 @@ class GuardedProtocol(H11Protocol):
 
     def send_400_response(self, msg: str) -> None:  # noqa: ARG002  strangers are not told what was wrong
         """Refuses what is not HTTP."""
-        self._door.refuse(self._peer, Reason.NOT_HTTP)
+        self._not_http(self.client[0] if self.client else "")
         super().send_400_response("refused")
 
     def _should_upgrade(self) -> bool:
@@ -107,7 +73,7 @@ class GuardedProtocol(H11Protocol):
 
     def _wait_for_head(self) -> None:
         self._stop_waiting()
-        self._deadline = self.loop.call_later(self._door.head_seconds, self.transport.abort)
+        self._deadline = self.loop.call_later(self._head_seconds, self.transport.abort)
 
     def _stop_waiting(self) -> None:
         if self._deadline is not None:

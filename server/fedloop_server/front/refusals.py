@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from fedloop_server.front.buckets import Bucket
+from fedloop_server.rates import Bucket
 
 __all__ = ["Caller", "Denial", "Reason", "Refusal", "RefusalBook"]
 
@@ -38,6 +38,8 @@ class Reason(StrEnum):
     SLOW_READER = "slow-reader"
     RATE = "rate"
     CONNECTIONS = "connections"
+    HANDSHAKE = "handshake"
+    BUSY = "busy"
     NOT_READY = "not-ready"
 
 

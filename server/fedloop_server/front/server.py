@@ -8,7 +8,6 @@ import logging
 import signal
 import socket
 from collections.abc import Generator
-from functools import partial
 from pathlib import Path
 
 import uvicorn
@@ -18,8 +17,11 @@ from fedloop_server.front.allowed import follow_allowed
 from fedloop_server.front.app import FrontApp
 from fedloop_server.front.certificates import ServedCertificate
 from fedloop_server.front.config import FrontConfig
+from fedloop_server.front.descriptors import connections_that_fit, raise_descriptor_limit
+from fedloop_server.front.gate import Door, Gate
 from fedloop_server.front.local import local_app
-from fedloop_server.front.protocol import Door, GuardedProtocol
+from fedloop_server.front.protocol import GuardedProtocol
+from fedloop_server.front.refusals import Reason
 from fedloop_server.front.upstream import ServiceLink, SuperLinkClient
 
 __all__ = ["build_front", "run_front"]
@@ -27,10 +29,38 @@ __all__ = ["build_front", "run_front"]
 _LOG = logging.getLogger(__name__)
 _BACKLOG = 512
 _GRACE_SECONDS = 3
+_LOCAL_CALLERS = 128
 
 
 class _Server(uvicorn.Server):
-    """Leaves signals to whoever runs several servers in one process."""
+    """Takes its connections from a gate, and leaves signals to whoever runs several servers in one process."""
+
+    def __init__(self, config: uvicorn.Config, gate: Gate, door: Door, head_seconds: float) -> None:
+        super().__init__(config)
+        self._gate = gate
+        self._door = door
+        self._head_seconds = head_seconds
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:  # noqa: ARG002  the gate has the socket
+        """Opens the gate."""
+        await self.lifespan.startup()
+        self.servers = []
+        self._gate.open(self._protocol)
+        self.started = True
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Closes the gate; requests that are served are finished."""
+        self._gate.close()
+        await super().shutdown(sockets)
+
+    def _protocol(self) -> GuardedProtocol:
+        return GuardedProtocol(
+            self.config,
+            self.server_state,
+            self.lifespan.state,
+            head_seconds=self._head_seconds,
+            not_http=lambda peer: self._door.refuse(peer, Reason.NOT_HTTP),
+        )
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
@@ -44,17 +74,20 @@ def build_front(config: FrontConfig) -> FrontApp:
 
 
 async def run_front(config: FrontConfig) -> None:
-    """Serves until SIGTERM or SIGINT.
+    """Serves until SIGTERM or SIGINT. Raises this process's limit of open files.
 
     Raises:
         OSError: an address is taken, or a file cannot be read.
         CertificateRefused: the certificate does not fit its key.
     """
+    connections = connections_that_fit(config.limits.connections, raise_descriptor_limit())
     front = build_front(config)
     certificate = ServedCertificate(config.certificate, config.key)
     public_socket, own_socket = _public_socket(*config.listen), _own_socket(config.own_socket)
-    public = _public_server(front, certificate, Door(config, front.book), config)
-    local = _local_server(local_app(front))
+    door = Door(connections, config.connections_per_address, front.book)
+    public = _server(front, Gate(public_socket, door, certificate.context, config.handshake_seconds), door, config)
+    own_door = Door(_LOCAL_CALLERS, _LOCAL_CALLERS, front.book)
+    local = _server(local_app(front), Gate(own_socket, own_door, None, config.handshake_seconds), own_door, config)
 
     def stop() -> None:
         front.polls.close()
@@ -69,7 +102,7 @@ async def run_front(config: FrontConfig) -> None:
         asyncio.create_task(certificate.follow()),
     ]
     try:
-        await asyncio.gather(public.serve([public_socket]), local.serve([own_socket]))
+        await asyncio.gather(public.serve(), local.serve())
     finally:
         for follower in followers:
             follower.cancel()
@@ -77,34 +110,21 @@ async def run_front(config: FrontConfig) -> None:
         config.own_socket.unlink(missing_ok=True)
 
 
-def _public_server(front: FrontApp, certificate: ServedCertificate, door: Door, config: FrontConfig) -> uvicorn.Server:
-    return _server(
-        front,
-        http=partial(GuardedProtocol, door=door),
-        ssl_context_factory=lambda *_: certificate.context,
-        h11_max_incomplete_event_size=config.head_bytes,
-        timeout_keep_alive=int(config.head_seconds),
-    )
-
-
-def _local_server(app: ASGIApp) -> uvicorn.Server:
-    return _server(app, http="h11")
-
-
-def _server(app: ASGIApp, **options: object) -> uvicorn.Server:
+def _server(app: ASGIApp, gate: Gate, door: Door, config: FrontConfig) -> _Server:
     settings = uvicorn.Config(
         app,
+        http="h11",
         ws="none",
         lifespan="off",
         log_config=None,
         access_log=False,
         proxy_headers=False,
         server_header=False,
-        backlog=_BACKLOG,
         timeout_graceful_shutdown=_GRACE_SECONDS,
-        **options,  # type: ignore[arg-type]
+        h11_max_incomplete_event_size=config.head_bytes,
+        timeout_keep_alive=int(config.head_seconds),
     )
-    return _Server(settings)
+    return _Server(settings, gate, door, config.head_seconds)
 
 
 def _public_socket(host: str, port: int) -> socket.socket:

@@ -15,11 +15,9 @@ from fedloop_server.front.bodies import pieces
 from fedloop_server.front.flower_wire import holds_messages
 from fedloop_server.front.polls import Pulled
 from fedloop_server.front.refusals import Denial, Reason
+from fedloop_server.membership_http import MEMBERSHIP_MEDIA_TYPE, PEER_HEADER
 
-__all__ = ["PEER_HEADER", "ServiceLink", "SuperLinkClient", "SuperLinkDown"]
-
-PEER_HEADER = "fedloop-peer"
-"""Tells the service which address a request to join came from."""
+__all__ = ["ServiceLink", "SuperLinkClient", "SuperLinkDown"]
 
 _CALL = httpx.Timeout(25.0, connect=2.0, pool=10.0)  # a SuperNode gives up after 30 s
 _CONNECTIONS = 64
@@ -121,7 +119,7 @@ class ServiceLink:
             SuperLinkDown: the service does not answer.
             Denial: its answer is beyond all measure.
         """
-        headers = {PEER_HEADER: peer, "content-type": "application/x-protobuf"}
+        headers = {PEER_HEADER: peer, "content-type": MEMBERSHIP_MEDIA_TYPE}
         try:
             answer = await self._client.post(path, content=bytes(body), headers=headers)
         except httpx.TransportError as error:

@@ -23,7 +23,7 @@ from fedloop_proto.membership.v1 import membership_pb2_grpc
 from fedloop_server.hub.board import MembershipBoard
 from fedloop_server.hub.caller import Caller, SiteCaller
 from fedloop_server.membership import Activity, ActivityKind, Authorities, Members, Notices, SiteRecord
-from fedloop_server.membership.rates import Rates
+from fedloop_server.rates import Rates
 from fedloop_server.settings import HubLimits
 
 __all__ = ["HubParts", "SiteHubService"]

@@ -22,8 +22,8 @@ from fedloop_server.membership.machine import SiteKeys
 from fedloop_server.membership.members import Members
 from fedloop_server.membership.nodekeys import node_key_id, raw_key_id, read_node_key
 from fedloop_server.membership.pem import checked_chain, public_key_id
-from fedloop_server.membership.rates import Rates
 from fedloop_server.membership.records import IssuedCertificate, JoinedSite, SiteRecord
+from fedloop_server.rates import Rates
 from fedloop_server.settings import ServerSettings
 
 __all__ = ["MembershipDesk"]

@@ -26,17 +26,13 @@ from fedloop_core.errors import (
 from fedloop_proto.membership.v1.membership_pb2 import JoinRequest, Refusal, RenewRequest
 from fedloop_server.hub.board import MembershipBoard
 from fedloop_server.membership import Members, MembershipDesk, SiteState
+from fedloop_server.membership_http import MEMBERSHIP_BYTES, MEMBERSHIP_MEDIA_TYPE, PEER_HEADER
 
-__all__ = ["MAXIMUM_BODY_BYTES", "PEER_HEADER", "build_door"]
+__all__ = ["build_door"]
 
 _LOG = logging.getLogger(__name__)
 
-PEER_HEADER = "fedloop-peer"
-"""The address that a request came from, as the front saw it."""
-MAXIMUM_BODY_BYTES = 64 << 10
-
 _HOLD_SECONDS = 25.0
-_BINARY = "application/x-protobuf"
 _STATUS: Mapping[type[FedloopError], int] = {
     JoinRefused: 403,
     VersionRefused: 409,
@@ -105,15 +101,15 @@ async def _answered(request: Request, kind: type[Asked], handle: Callable[[Asked
         return _refusal(JoinRefused("the request cannot be read.", reason="request"))
     except ClientDisconnect:
         return Response(status_code=400)
-    return Response(answer.SerializeToString(deterministic=True), media_type=_BINARY)
+    return Response(answer.SerializeToString(deterministic=True), media_type=MEMBERSHIP_MEDIA_TYPE)
 
 
 async def _body(request: Request) -> bytes:
     content = bytearray()
     async for piece in request.stream():
         content += piece
-        if len(content) > MAXIMUM_BODY_BYTES:
-            raise RequestRefused(f"a request to join holds at most {MAXIMUM_BODY_BYTES} bytes.", reason="size")
+        if len(content) > MEMBERSHIP_BYTES:
+            raise RequestRefused(f"a request to join holds at most {MEMBERSHIP_BYTES} bytes.", reason="size")
     return bytes(content)
 
 
@@ -123,4 +119,4 @@ def _refusal(error: FedloopError) -> Response:
     sentence = f"{error.message} {error.hint}".strip() if isinstance(error, TrustError | RequestRefused) else ""
     wire = error.wire()
     told = Refusal(code=wire.code, fields=dict(wire.fields), sentence=sentence)
-    return Response(told.SerializeToString(deterministic=True), status_code=status, media_type=_BINARY)
+    return Response(told.SerializeToString(deterministic=True), status_code=status, media_type=MEMBERSHIP_MEDIA_TYPE)
