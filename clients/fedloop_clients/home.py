@@ -14,6 +14,8 @@ from fedloop_clients.approvals import Approvals
 from fedloop_clients.settings import SiteSettings, load_settings
 from fedloop_clients.standing import FILE_NAME as STANDING
 from fedloop_clients.standing import StandingFile
+from fedloop_clients.trusted import FILE_NAME as TRUSTED
+from fedloop_clients.trusted import TrustedFile
 from fedloop_core.audit import AuditLog
 from fedloop_core.durable import write_bytes
 from fedloop_core.errors import NotSetUp, SettingsInvalid, StorageError
@@ -75,6 +77,7 @@ class SiteHome:
         self.standing_file = folder / STANDING
         self.shut_out_file = folder / "shut-out"  # there while the coordinator says that it has revoked this site
         self.approvals_file = folder / APPROVALS
+        self.trusted_file = folder / TRUSTED
 
     @property
     def settings(self) -> SiteSettings:
@@ -184,6 +187,10 @@ class SiteHome:
     def approvals(self) -> Approvals:
         """What waits for a person, and what was decided."""
         return Approvals(self.approvals_file)
+
+    def trusted(self) -> TrustedFile:
+        """How new the authorities are that the site trusts."""
+        return TrustedFile(self.trusted_file)
 
     def prepare(self) -> None:
         """Makes the folder, open to pass through and to nobody's eyes, and ``keys``, its owner's alone.

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import grpc
 
 from fedloop_clients.joining.address import Address, proxy_to
+from fedloop_core.certificates import bundle_name
 from fedloop_core.errors import (
     CertificateRefused,
     CoordinatorUnreachable,
@@ -37,7 +38,7 @@ _REFUSED: Mapping[str, tuple[type[FedloopError], str, str]] = {
     ),
     CertificateRefused.code: (
         CertificateRefused,
-        "the coordinator refuses this site's certificate: it has expired, or is none of this federation.",
+        "the coordinator refuses this site's certificate: it has expired, or is none that the coordinator knows.",
         "Compare the clock, and run `fedloop site renew`.",
     ),
 }
@@ -62,10 +63,12 @@ class SiteHubClient:
 
     Raises:
         UsageError: the address or the proxy is written wrong.
+        CertificateRefused: the authorities cannot be read.
     """
 
     def __init__(self, address: str, identity: HubIdentity, proxy: str = "") -> None:
         self._address = address
+        self.trusted_bundle = bundle_name(identity.authorities)
         credentials = grpc.ssl_channel_credentials(identity.authorities, identity.key, identity.certificate)
         self._channel = grpc.secure_channel(address, credentials, options=_options(address, proxy))
         self._stub = membership_pb2_grpc.SiteHubStub(self._channel)  # type: ignore[no-untyped-call]

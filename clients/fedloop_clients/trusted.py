@@ -27,6 +27,14 @@ class TrustedFile:
     def __init__(self, path: Path | None) -> None:
         self._file = StateFile(path, _Trusted())
 
+    def forget(self) -> None:
+        """The site has joined anew, and what it was told then holds.
+
+        Raises:
+            StorageError: the file cannot be read or written.
+        """
+        self._file.change(lambda _: _Trusted())
+
     def accept(self, expires_unix: int) -> None:
         """Notes a notice that expires then; the same one may come again.
 

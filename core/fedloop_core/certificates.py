@@ -31,6 +31,7 @@ from fedloop_core.errors import CertificateRefused, EnrollmentRefused
 __all__ = [
     "DAY_SECONDS",
     "CertificateAuthority",
+    "bundle_name",
     "certificate_expiry",
     "certificate_fingerprint",
     "certificate_request",
@@ -117,6 +118,19 @@ def certificate_fingerprint(pem: bytes) -> str:
         CertificateRefused: not a certificate.
     """
     return _load_certificate(pem).fingerprint(hashes.SHA256()).hex()
+
+
+def bundle_name(bundle: bytes) -> str:
+    """Names a bundle of authorities (PEM) by its content, whatever its order: hex SHA-256 of their sorted fingerprints.
+
+    Raises:
+        CertificateRefused: something in it is no certificate.
+    """
+    try:
+        prints = {one.fingerprint(hashes.SHA256()).hex() for one in x509.load_pem_x509_certificates(bundle)}
+    except ValueError as error:
+        raise CertificateRefused("a bundle of authorities cannot be read.") from error
+    return hashlib.sha256("\n".join(sorted(prints)).encode()).hexdigest()
 
 
 def request_key_id(request: bytes) -> str:

@@ -11,12 +11,11 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from tests.membership.coordinators import Coordinator, SiteEnd, wait_until
 
-from fedloop_core.certificates import certificate_request, is_issued_by
+from fedloop_core.certificates import bundle_name, certificate_request, is_issued_by
 from fedloop_core.errors import UsageError
 from fedloop_core.keys import unseal
 from fedloop_proto.membership.v1 import membership_pb2 as messages
 from fedloop_server.membership import Authorities
-from fedloop_server.membership.authorities import bundle_name
 from fedloop_server.membership.rollover import Rollover
 from fedloop_server.membership.servers import ServerCertificates
 
@@ -41,7 +40,32 @@ def _take_notice(coordinator: Coordinator, site: SiteEnd) -> None:
             now_unix=int(time.time()),
         )
         site.authorities = instruction.trust_authorities.certificates
-        stub.Report(site.report(acknowledged=notice.number))
+        stub.Report(site.report(acknowledged=notice.number, trusted_bundle=bundle_name(site.authorities)))
+
+
+def test_a_notice_that_a_site_has_refused_does_not_lock_it_out(coordinator: Coordinator) -> None:
+    """It is acknowledged, or it would come for ever; the site goes on to know the coordinator by the old authority."""
+    north = coordinator.joined("north")
+    rollover = _rollover(coordinator)
+    rollover.begin()
+    with coordinator.hub(north) as stub:
+        stub.Report(north.report(acknowledged=1, trusted_bundle=bundle_name(north.authorities)))
+    assert coordinator.notices.pending("north") == ()
+    assert rollover.standing().waiting == ("north",)
+    with pytest.raises(UsageError, match="north"):
+        rollover.finish()
+    assert rollover.begin() == ("north",)  # told again
+    _take_notice(coordinator, north)
+    assert rollover.finish() == ("north",)
+
+
+def test_a_site_of_an_earlier_release_says_nothing_and_is_waited_for(coordinator: Coordinator) -> None:
+    north = coordinator.joined("north")
+    rollover = _rollover(coordinator)
+    rollover.begin()
+    with coordinator.hub(north) as stub:
+        stub.Report(north.report(acknowledged=1))
+    assert rollover.standing().waiting == ("north",)
 
 
 def test_two_sites_pass_over_to_a_new_authority(coordinator: Coordinator) -> None:

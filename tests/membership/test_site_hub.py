@@ -21,7 +21,7 @@ from fedloop_core.certificates import (
     certificate_request,
     key_id,
 )
-from fedloop_core.errors import EnvelopeRefused
+from fedloop_core.errors import CertificateRefused, EnvelopeRefused
 from fedloop_core.federation.protocol import PROTOCOL
 from fedloop_core.keys import SigningKey, seal, unseal
 from fedloop_proto.coordination.v1.coordination_pb2 import CancelRun, Instruction
@@ -257,8 +257,24 @@ def test_strangers_are_refused(coordinator: Coordinator, name: str) -> None:
     with coordinator.hub(site, certificate=certificate, key=key) as stub:
         with pytest.raises(grpc.RpcError) as refused:
             stub.Report(site.report(), timeout=20)
-        assert refused.value.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.PERMISSION_DENIED)
+        assert refused.value.code() in (
+            grpc.StatusCode.UNAVAILABLE,
+            grpc.StatusCode.PERMISSION_DENIED,
+            grpc.StatusCode.UNAUTHENTICATED,
+        )
     assert coordinator.members.site("south").last_seen_unix == 0
+
+
+def test_a_certificate_newer_than_the_backup_is_none_of_a_revoked_site(coordinator: Coordinator) -> None:
+    """A coordinator that was put back does not know it; the site's signing key, which it knows, gets a new one."""
+    site = coordinator.joined("north")
+    made = coordinator.home.authorities().issue_site(certificate_request(site.key), "north", days=90)
+    with coordinator.hub(site, certificate=made) as stub, pytest.raises(grpc.RpcError) as refused:
+        stub.Report(site.report(), timeout=20)
+    assert refused.value.details() == CertificateRefused.code
+    site.certificate = coordinator.renew(site, site.renew_request()).certificate
+    with coordinator.hub(site) as stub:
+        stub.Report(site.report(), timeout=20)
 
 
 def test_another_sites_certificate_speaks_for_that_site_alone(coordinator: Coordinator) -> None:
@@ -286,6 +302,12 @@ REPORTS: dict[str, tuple[dict[str, Any], str]] = {
     "no generation": ({"protocol": 0}, "FL-TRUST-009"),
     "a name that is too long": ({"run_id": "x" * 500}, "FL-TRUST-003"),
     "a code that is none": ({"code": "<script>"}, "FL-TRUST-003"),
+    "a name that clears the terminal": ({"run_id": "r\x1b[2J"}, "FL-TRUST-003"),
+    "a name of two lines": ({"run_id": "r1\nr2: approved"}, "FL-TRUST-003"),
+    "a version that is written backwards": ({"software_version": "1.0\u202e"}, "FL-TRUST-003"),
+    "a version that is too long": ({"software_version": "1" * 500}, "FL-TRUST-003"),
+    "authorities that are none": ({"trusted_bundle": "the newest"}, "FL-TRUST-003"),
+    "a time that is none": ({"now_unix": -(2**63)}, "FL-TRUST-003"),
 }
 
 

@@ -17,11 +17,12 @@ import pytest
 from fedloop_clients.approvals import Asked
 from fedloop_clients.heads import FILE_NAME, GuardState, LedgerStop
 from fedloop_clients.home import SiteHome
+from fedloop_clients.joining import join
 from fedloop_clients.state_file import StateFile
 from fedloop_clients.status import SiteStatus, write_status
 from fedloop_core.audit import AuditAction
 from fedloop_core.cli import main
-from fedloop_core.errors import JoinRefused, NotSetUp, UsageError
+from fedloop_core.errors import EnvelopeRefused, JoinRefused, NotSetUp, UsageError
 
 if TYPE_CHECKING:
     from tests.onboarding.conftest import Coordinator
@@ -202,6 +203,15 @@ def test_a_person_decides_on_runs(joined_home: SiteHome, ask: Callable[[str], No
     said = run("approve", home=joined_home)
     assert "every run of task heart: approved by" in said
     assert "declined" not in said
+
+
+def test_joining_anew_forgets_how_new_the_authorities_were(coordinator: Coordinator, joined_home: SiteHome) -> None:
+    """As the refusal of an older notice says: for a coordinator whose clock was set back."""
+    joined_home.trusted().accept(2_000_000_000)
+    with pytest.raises(EnvelopeRefused):
+        joined_home.trusted().accept(1_900_000_000)
+    join(coordinator.token(), joined_home, proxy="", confirm=lambda token: True, again=True)
+    joined_home.trusted().accept(1_900_000_000)
 
 
 def test_renewing_by_hand(coordinator: Coordinator, joined_home: SiteHome) -> None:

@@ -21,7 +21,7 @@ from fedloop_clients.service.home_daemon import HomeDaemon
 from fedloop_clients.service.link import HubLink, LinkActions
 from fedloop_clients.service.renewing import Renewing, renewal_time
 from fedloop_clients.service.threads import Backoff, keep_going
-from fedloop_core.certificates import CertificateAuthority
+from fedloop_core.certificates import CertificateAuthority, bundle_name
 from fedloop_core.errors import StorageError
 from fedloop_core.federation.protocol import PROTOCOL
 from fedloop_core.task.document import Task
@@ -208,6 +208,7 @@ def test_a_certificate_that_expires_meanwhile_is_said_and_the_site_goes_on_with_
     hub.refuse = (grpc.StatusCode.UNAUTHENTICATED, "FL-TRUST-005")
     wait_until(lambda: "expired" in site.link.standing.trouble, "the hub refuses the certificate")
     assert site.daemon.activity().kind is ActivityKind.IDLE  # nothing that a person must act on
+    wait_until(lambda: site.renewals > 0, "a new certificate is asked for, which needs no good one")
     coordinator.certify(home)  # as the renewal does, which needs no certificate
     hub.refuse = None
     before = len(hub.reports)
@@ -273,12 +274,37 @@ def test_new_authorities_are_trusted_and_the_connection_is_made_anew(
     bundle = coordinator.authority.certificate + successor.certificate
     hub.post(coordinator.instruction(task, {}, run_id="", trust_authorities=TrustAuthorities(certificates=bundle)))
     wait_until(lambda: home.authorities.read_bytes() == bundle, "the bundle is stored")
+    wait_until(lambda: hub.last.trusted_bundle == bundle_name(bundle), "the site says whom it trusts now")
     hub.stop()
     coordinator.certify(home, successor)  # as a renewal does
     home.authorities.write_bytes(bundle)
     before = len(hub.reports)
     hub.start(hub.port, successor)
     wait_until(lambda: len(hub.reports) > before, "the hub under the new authority is reached")
+
+
+def test_authorities_that_are_refused_are_not_said_to_be_trusted(
+    link: Callable[[SiteHome], Linked], home: SiteHome, hub: Any, coordinator: Any, task: Task, wait_until: Wait
+) -> None:
+    site = link(home)
+    held = home.authorities.read_bytes()
+
+    def notice(certificates: bytes, expires_unix: int) -> bytes:
+        trusted = TrustAuthorities(certificates=certificates)
+        envelope: bytes = coordinator.instruction(
+            task, {}, run_id="", trust_authorities=trusted, expires_unix=expires_unix
+        )
+        return envelope
+
+    later = int(time.time()) + 1000
+    site.daemon.notice(notice(held, later))
+    other = CertificateAuthority.create("coordinator", int(time.time())).certificate
+    number = hub.post(notice(other, later - 1))  # older than the one that holds
+    wait_until(lambda: hub.acknowledged == number, "it is acknowledged all the same")
+    before = len(hub.reports)
+    wait_until(lambda: len(hub.reports) > before, "one more report")
+    assert {report.trusted_bundle for report in hub.reports} == {bundle_name(held)}
+    assert home.authorities.read_bytes() == held
 
 
 def test_a_hub_of_a_stranger_hears_nothing(

@@ -100,6 +100,7 @@ def join(
     write_bytes(home.site_certificate, response.certificate if own is None else own.chain)
     write_secret(home.keys / _USED, _token_digest(token))
     home.standing().come_back()
+    home.trusted().forget()
     home.store_membership(membership)
     (home.keys / _ANSWER).unlink(missing_ok=True)
     return Joined(membership, already=False, skew_seconds=skew)

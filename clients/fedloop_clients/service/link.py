@@ -168,7 +168,7 @@ class HubLink:
 
     def _report(self, client: SiteHubClient) -> None:
         acted = self._acknowledged
-        report = report_of(self._daemon.activity(), int(self._clock()), acted, self._signing)
+        report = report_of(self._daemon.activity(), int(self._clock()), acted, client.trusted_bundle, self._signing)
         received: ReportReceived = client.report(report)
         with self._lock:
             if self._acknowledged == acted:
@@ -181,7 +181,10 @@ class HubLink:
             self._actions.renew()
 
     def _take(self, notice: Notice) -> None:
-        """Acts on a notice and acknowledges it; one that can never be acted on is acknowledged too, or it would come for ever."""
+        """Acts on a notice and acknowledges it; one that can never be acted on is acknowledged too, or it would come for ever.
+
+        What the coordinator believes is not that, but which authorities the next report names.
+        """
         if notice.number == 0:
             return
         try:
@@ -207,6 +210,8 @@ class HubLink:
             return _REFUSED_SECONDS
         if new:
             _LOG.warning("%s: %s", what, trouble)
+        if isinstance(error, CertificateRefused):
+            self._actions.renew()  # which needs no certificate, but the signing key
         return self._tries[what].failed()
 
     def _compare_clocks(self, theirs: int) -> None:
@@ -236,8 +241,10 @@ class HubLink:
             return self._standing.trouble != before.trouble
 
 
-def report_of(activity: Activity, now_unix: int, acknowledged: int, signing: SigningKey) -> SiteReport:
-    """What is said of an activity; signed when the site leaves."""
+def report_of(
+    activity: Activity, now_unix: int, acknowledged: int, trusted_bundle: str, signing: SigningKey
+) -> SiteReport:
+    """What is said of an activity, and of the authorities by which the coordinator is known; signed when the site leaves."""
     report = SiteReport(
         now_unix=now_unix,
         activity=_KINDS[activity.kind],
@@ -250,6 +257,7 @@ def report_of(activity: Activity, now_unix: int, acknowledged: int, signing: Sig
         protocol=PROTOCOL,
         leaving=activity.leaving,
         acknowledged=acknowledged,
+        trusted_bundle=trusted_bundle,
     )
     if report.leaving:
         report.signature = signing.sign(report.SerializeToString(deterministic=True))

@@ -23,8 +23,8 @@ class Caller:
         """The site, if it may still speak.
 
         Raises:
-            CertificateRefused: the certificate has expired: a connection may outlive it.
-            SiteRevoked: it is nobody's, or the site is not active.
+            CertificateRefused: the certificate has expired, which a connection may outlive, or is nobody's.
+            SiteRevoked: it was withdrawn, or the site is not active.
         """
         self.check_time()
         return self._members.by_certificate(self._fingerprint)

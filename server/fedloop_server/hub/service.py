@@ -31,6 +31,8 @@ __all__ = ["HubParts", "SiteHubService"]
 _RECHECK_SECONDS = 0.5  # how long a revoked or expired site's stream may stay open
 _LONGEST_NAME = 200
 _CODE = re.compile(r"(FL-[A-Z]{1,12}-\d{3})?")
+_BUNDLE = re.compile(r"([0-9a-f]{64})?")
+_LATEST_UNIX = 1 << 40  # years beyond anything that a clock says, and far from what a database does not take
 _LEAVING_SECONDS = 86_400
 _KINDS: Mapping[int, ActivityKind] = {
     messages.SITE_ACTIVITY_IDLE: ActivityKind.IDLE,
@@ -101,6 +103,7 @@ class SiteHubService(membership_pb2_grpc.SiteHubServicer):
                 site_unix=request.now_unix,
                 protocol=request.protocol,
                 software_version=request.software_version,
+                trusted_bundle=request.trusted_bundle,
             )
             if request.leaving:
                 self._leave(site, request)
@@ -174,9 +177,14 @@ class _IsNewest:
 
 
 def _check(request: messages.SiteReport) -> None:
-    too_long = max(len(request.run_id), len(request.software_version)) > _LONGEST_NAME
-    if too_long or not _CODE.fullmatch(request.code):
-        raise FeedbackRefused("a report holds a text that is too long, or a code that is none.")
+    """People read these texts in a terminal, in logs and in tables."""
+    for text in (request.run_id, request.software_version):
+        if len(text) > _LONGEST_NAME or not text.isprintable():
+            raise FeedbackRefused("a report holds a text that is too long, or that cannot be printed.")
+    if not (_CODE.fullmatch(request.code) and _BUNDLE.fullmatch(request.trusted_bundle)):
+        raise FeedbackRefused("a report holds a code that is none, or a name of authorities that is none.")
+    if abs(request.now_unix) > _LATEST_UNIX:
+        raise FeedbackRefused("a report was written at no time.")
 
 
 def _activity(request: messages.SiteReport) -> Activity:

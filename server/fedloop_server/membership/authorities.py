@@ -8,13 +8,13 @@ in the database: an authority whose key was stolen makes no sites.
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from fedloop_core.certificates import (
     CertificateAuthority,
+    bundle_name,
     certificate_expiry,
     certificate_fingerprint,
     load_or_create_key,
@@ -26,12 +26,6 @@ from fedloop_server.membership.pem import first_der, split_pem
 __all__ = ["Authorities", "bundle_name"]
 
 _RESTORE = "Restore keys/ from a backup of this coordinator."
-
-
-def bundle_name(bundle: bytes) -> str:
-    """Names a bundle of authorities (PEM) by its content, whatever its order."""
-    prints = sorted({certificate_fingerprint(pem) for pem in split_pem(bundle)})
-    return hashlib.sha256("\n".join(prints).encode()).hexdigest()
 
 
 class Authorities:

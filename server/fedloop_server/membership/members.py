@@ -8,7 +8,7 @@ from collections.abc import Callable
 from sqlalchemy import delete, select, update
 from sqlalchemy.orm import Session
 
-from fedloop_core.errors import JoinRefused, SiteRevoked, UsageError
+from fedloop_core.errors import CertificateRefused, JoinRefused, SiteRevoked, UsageError
 from fedloop_core.federation.names import is_site_name
 from fedloop_server.database import Database
 from fedloop_server.membership import machine, mapping
@@ -78,12 +78,13 @@ class Members:
         """The site that may call under this certificate (hex SHA-256 of its DER).
 
         Raises:
-            SiteRevoked: the certificate is unknown, expired or withdrawn, or the site is not active.
+            CertificateRefused: no site was given the certificate, as far as this database knows: it may have been put back.
+            SiteRevoked: the certificate is expired or withdrawn, or the site is not active.
         """
         with self.database.reading() as session:
             certificate = session.get(CertificateRow, fingerprint)
             if certificate is None:
-                raise SiteRevoked("a call under a certificate that no site was given.", hint="Join with a token.")
+                raise CertificateRefused("a call under a certificate that no site was given.", hint="Renew it.")
             row = _known(session, certificate.site)
             machine.check_active(mapping.load_membership(session, row))
             if certificate.withdrawn or certificate.expires_unix < self.clock():
@@ -254,9 +255,16 @@ class Members:
     # What sites say, and what is done for them.
 
     def record_report(
-        self, name: str, activity: Activity, *, site_unix: int, protocol: int, software_version: str
+        self,
+        name: str,
+        activity: Activity,
+        *,
+        site_unix: int,
+        protocol: int,
+        software_version: str,
+        trusted_bundle: str = "",
     ) -> None:
-        """Stores what a site reported: that it is there, its clock, and what it does.
+        """Stores what a site reported: that it is there, its clock, what it does, and whom it trusts.
 
         Raises:
             UsageError: no such site.
@@ -266,6 +274,7 @@ class Members:
             row = _known(session, name)
             row.last_seen_unix, row.clock_skew_seconds = now_unix, site_unix - now_unix
             row.protocol, row.software_version = protocol, software_version
+            row.trusted_bundle = trusted_bundle or row.trusted_bundle
             row.activity, row.run_id = activity.kind.value, activity.run_id
             row.round, row.step, row.steps, row.code = activity.round, activity.step, activity.steps, activity.code
 

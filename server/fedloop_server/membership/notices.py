@@ -91,7 +91,7 @@ class Notices:
             return session.scalars(query).first() is not None
 
     def acknowledge(self, site: str, number: int) -> None:
-        """The site has acted on all notices up to this number.
+        """The site has acted on all notices up to this number, or refused them for good; which of both nobody knows.
 
         A number above all that were posted comes from a time that this database has lost: later notices get higher ones.
         """
@@ -105,7 +105,6 @@ class Notices:
             if row is None:
                 return
             for notice in session.scalars(done).all():
-                row.trusted_bundle = notice.bundle or row.trusted_bundle
                 session.delete(notice)
             row.notices_posted = max(row.notices_posted, min(number, _HIGHEST))
 

@@ -6,12 +6,12 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from fedloop_core.certificates import is_issued_by
+from fedloop_core.certificates import bundle_name, is_issued_by
 from fedloop_core.errors import UsageError
 from fedloop_core.federation.protocol import PROTOCOL
 from fedloop_core.keys import SigningKey, seal
 from fedloop_proto.coordination.v1.coordination_pb2 import Instruction, TrustAuthorities
-from fedloop_server.membership.authorities import Authorities, bundle_name
+from fedloop_server.membership.authorities import Authorities
 from fedloop_server.membership.machine import SiteState
 from fedloop_server.membership.members import Members
 from fedloop_server.membership.notices import Notices
@@ -26,7 +26,7 @@ _VALID_SECONDS = 365 * 86_400  # a site may be away for long; its daemon takes n
 class RollStanding:
     """Where a rollover stands.
 
-    ``waiting`` are active sites that do not know the newest authorities yet; ``former`` are those whose certificate is still
+    ``waiting`` are active sites that have not said yet that they trust the newest authorities; ``former`` are those whose certificate is still
     of the old one, which they renew by themselves; ``tokens`` are sites whose unused token names the old one.
     """
 
@@ -96,7 +96,8 @@ class Rollover:
         if waiting:
             raise UsageError(
                 f"these sites do not know the new authority yet: {', '.join(waiting)}.",
-                hint="Wait until they have been connected, or revoke those that will not come back.",
+                hint="Wait until they have been connected and say that they trust it; a site that refuses it says why in its log. "
+                "`fedloop server authority roll` tells them again. Revoke those that will not come back.",
             )
         tokens = self._tokens()
         self._authorities.finish_roll()

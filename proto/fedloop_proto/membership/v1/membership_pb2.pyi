@@ -142,7 +142,7 @@ class Notice(_message.Message):
     def __init__(self, number: _Optional[int] = ..., envelope: _Optional[bytes] = ..., protocol: _Optional[int] = ..., now_unix: _Optional[int] = ...) -> None: ...
 
 class SiteReport(_message.Message):
-    __slots__ = ("now_unix", "activity", "run_id", "round", "step", "steps", "code", "software_version", "protocol", "leaving", "signature", "acknowledged")
+    __slots__ = ("now_unix", "activity", "run_id", "round", "step", "steps", "code", "software_version", "protocol", "leaving", "signature", "acknowledged", "trusted_bundle")
     NOW_UNIX_FIELD_NUMBER: _ClassVar[int]
     ACTIVITY_FIELD_NUMBER: _ClassVar[int]
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
@@ -155,6 +155,7 @@ class SiteReport(_message.Message):
     LEAVING_FIELD_NUMBER: _ClassVar[int]
     SIGNATURE_FIELD_NUMBER: _ClassVar[int]
     ACKNOWLEDGED_FIELD_NUMBER: _ClassVar[int]
+    TRUSTED_BUNDLE_FIELD_NUMBER: _ClassVar[int]
     now_unix: int
     activity: SiteActivity
     run_id: str
@@ -167,7 +168,8 @@ class SiteReport(_message.Message):
     leaving: bool
     signature: bytes
     acknowledged: int
-    def __init__(self, now_unix: _Optional[int] = ..., activity: _Optional[_Union[SiteActivity, str]] = ..., run_id: _Optional[str] = ..., round: _Optional[int] = ..., step: _Optional[int] = ..., steps: _Optional[int] = ..., code: _Optional[str] = ..., software_version: _Optional[str] = ..., protocol: _Optional[int] = ..., leaving: _Optional[bool] = ..., signature: _Optional[bytes] = ..., acknowledged: _Optional[int] = ...) -> None: ...
+    trusted_bundle: str
+    def __init__(self, now_unix: _Optional[int] = ..., activity: _Optional[_Union[SiteActivity, str]] = ..., run_id: _Optional[str] = ..., round: _Optional[int] = ..., step: _Optional[int] = ..., steps: _Optional[int] = ..., code: _Optional[str] = ..., software_version: _Optional[str] = ..., protocol: _Optional[int] = ..., leaving: _Optional[bool] = ..., signature: _Optional[bytes] = ..., acknowledged: _Optional[int] = ..., trusted_bundle: _Optional[str] = ...) -> None: ...
 
 class ReportReceived(_message.Message):
     __slots__ = ("now_unix", "protocol", "certificate_renewal_due")
