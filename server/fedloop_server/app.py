@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from fedloop_core.errors import FedloopError, RunCancelled, RunError
+from fedloop_core.errors import AuditBroken, ContentDamaged, FedloopError, RunCancelled, RunError, StorageError
+from fedloop_core.federation.bundle import HOME_KEY, RUN_KEY
 from fedloop_server.home import CoordinatorHome
 from fedloop_server.registry import Registry
 from fedloop_server.runs.auditing import audited
@@ -22,14 +23,13 @@ from fedloop_server.runs.exchange import Exchange
 from fedloop_server.runs.journal import RunJournal
 from fedloop_server.runs.lock import drives
 from fedloop_server.runs.model import RunModel, model_of
+from fedloop_server.runs.patient import patient
 from fedloop_server.runs.plan import RunPlan
-from fedloop_server.runs.state import Event, RunFailed, RunFinished, RunState, RunStopped
+from fedloop_server.runs.room import Room, with_room
+from fedloop_server.runs.state import AttemptBroken, Event, RunFailed, RunFinished, RunState, RunStopped
 from fedloop_server.runs.surroundings import Surroundings
 
-__all__ = ["HOME_KEY", "RUN_KEY", "app", "drive", "server_app"]
-
-HOME_KEY = "fedloop-home"
-RUN_KEY = "fedloop-run"
+__all__ = ["app", "drive", "server_app"]
 
 Observer = Callable[[RunState, Event], None]
 
@@ -42,20 +42,25 @@ def drive(
     A failure that has a name ends the run as failed, and a person's wish as stopped, in the journal and the registry; neither
     is raised. Anything else is, and leaves the run open, as a process that dies does: it can be taken up again.
 
+    The coordinator's own database and disk end no run by failing. What may pass is waited for (``runs.room``: a minute, and
+    for room on the disk as long as it takes); what lasts longer is noted in the journal, leaves the run open and is raised,
+    and the manager starts further attempts, ever more seldom, until it gives the run up and says why. What is damaged
+    (``ContentDamaged``, ``AuditBroken``) no attempt can mend: it ends the run as failed.
+
     Raises:
+        ContentDamaged: the plan or the journal is damaged.
         RunBusy: another process drives the run.
         RunError: there is no such run.
-        StorageError: the end of the run cannot be written.
+        StorageError: the coordinator's database or disk fails for longer than it is waited for.
     """
-    plan = home.plan(run_id)
-    with drives(home.run_folder(run_id)), closing(home.registry()) as registry:
-        room = surroundings.room
+    plan, room = home.plan(run_id), surroundings.room
+    with drives(home.run_folder(run_id)), closing(with_room(home.registry, room)) as registry:
         journal = home.journal(run_id, audited(run_id, surroundings.audit, observe, room), room)
-        _open(registry, plan)
+        with_room(lambda: _open(registry, plan), room)
         if not journal.state.ended:
-            settle(registry, run_id, journal.state)
-            _to_the_end(grid, home, registry, plan, journal, surroundings)
-        settle(registry, run_id, journal.state)
+            with_room(lambda: settle(registry, run_id, journal.state), room)
+            _to_the_end(grid, home, registry, plan, journal, patient(surroundings))
+        with_room(lambda: settle(registry, run_id, journal.state), room)
         return journal.state
 
 
@@ -104,6 +109,12 @@ def _to_the_end(
         _attempt(grid, home, registry, plan, journal, surroundings)
     except RunCancelled:
         journal.record(RunStopped(unix=time.time()))
+    except (AuditBroken, ContentDamaged) as error:
+        journal.record(RunFailed(code=error.code, reason=error.message, unix=time.time()))
+    except StorageError as error:
+        with suppress(StorageError):  # it may be the journal's own disk
+            journal.record(AttemptBroken(code=error.code, reason=error.message, unix=time.time()))
+        raise
     except FedloopError as error:
         journal.record(RunFailed(code=error.code, reason=error.message, unix=time.time()))
     else:
@@ -121,7 +132,7 @@ def _attempt(
     key = home.envelope_key
 
     def once(at_least: int, catches_up: bool) -> None:
-        model = _model(home, registry, plan)
+        model = _model(home, registry, plan, surroundings.room)
 
         def connect(attempt: int) -> Exchange:
             return Exchange(
@@ -142,10 +153,11 @@ def _attempt(
     catching_up(once)
 
 
-def _model(home: CoordinatorHome, registry: Registry, plan: RunPlan) -> RunModel:
+def _model(home: CoordinatorHome, registry: Registry, plan: RunPlan, room: Room | None) -> RunModel:
     if plan.warm_from is None:
         return model_of(plan.task, plan.seed)
-    parent = registry.version(plan.task.name, plan.warm_from)
+    version = plan.warm_from
+    parent = with_room(lambda: registry.version(plan.task.name, version), room)
     warm = home.trained_arrays(parent.run_id)
     missing = [name for name in model_of(plan.task, plan.seed).names if name not in warm]
     if missing:

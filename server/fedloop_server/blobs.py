@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import re
 from pathlib import Path
@@ -10,7 +11,7 @@ from urllib.parse import unquote
 import fsspec.core
 
 from fedloop_core.durable import write_bytes
-from fedloop_core.errors import StorageError
+from fedloop_core.errors import ContentDamaged, DiskFull, StorageError
 
 __all__ = ["BlobStore"]
 
@@ -32,6 +33,7 @@ class BlobStore:
         """Stores a blob and returns its SHA-256 in hex; one that is there is kept, and healed when it was damaged.
 
         Raises:
+            DiskFull: there is no room.
             StorageError: it cannot be written.
         """
         digest = hashlib.sha256(content).hexdigest()
@@ -45,6 +47,8 @@ class BlobStore:
                 self._files.makedirs(path.rpartition("/")[0], exist_ok=True)
                 self._files.pipe_file(path, content)
         except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise DiskFull(f"cannot write blob {digest}: {error.strerror}.", hint="Free space.") from error
             raise StorageError(f"cannot write blob {digest}: {error}.", hint="Look at the blob store.") from error
         return digest
 
@@ -56,18 +60,20 @@ class BlobStore:
         """Bytes of a blob.
 
         Raises:
-            StorageError: it is not there.
+            ContentDamaged: it is not there.
+            StorageError: the store cannot be read.
         """
         try:
             return int(self._files.size(self._path(digest)))
         except OSError as error:
-            raise _missing(digest) from error
+            raise _unread(digest, error) from error
 
     def read(self, digest: str, offset: int = 0, length: int | None = None) -> bytes:
         """The bytes from ``offset`` on, at most ``length`` of them: fewer only where the blob ends.
 
         Raises:
-            StorageError: the blob is not there, ends before ``offset``, or is damaged.
+            ContentDamaged: the blob is not there or is damaged.
+            StorageError: it ends before ``offset``, or the store cannot be read.
         """
         total = self.length(digest)
         if not 0 <= offset <= total or (length is not None and length < 0):
@@ -78,7 +84,7 @@ class BlobStore:
         try:
             content = bytes(self._files.cat_file(self._path(digest), start=offset, end=end))
         except OSError as error:
-            raise _missing(digest) from error
+            raise _unread(digest, error) from error
         whole = end - offset == total
         if len(content) != end - offset or (whole and hashlib.sha256(content).hexdigest() != digest):
             raise _damaged(digest)
@@ -88,7 +94,8 @@ class BlobStore:
         """Reads a whole blob and checks it.
 
         Raises:
-            StorageError: it is not there or damaged.
+            ContentDamaged: it is not there or is damaged.
+            StorageError: the store cannot be read.
         """
         self.read(digest)
 
@@ -98,12 +105,16 @@ class BlobStore:
         return f"{self._root}/{digest[:2]}/{digest[2:4]}/{digest}"
 
 
-def _missing(digest: str) -> StorageError:
-    return StorageError(f"blob {digest} is not in the store.", hint="Restore it from a backup or publish it again.")
+def _unread(digest: str, error: OSError) -> StorageError:
+    if isinstance(error, FileNotFoundError):
+        return ContentDamaged(
+            f"blob {digest} is not in the store.", hint="Restore it from a backup or publish it again."
+        )
+    return StorageError(f"blob {digest} cannot be read: {error}.", hint="Look at the blob store.")
 
 
-def _damaged(digest: str) -> StorageError:
-    return StorageError(
+def _damaged(digest: str) -> ContentDamaged:
+    return ContentDamaged(
         f"blob {digest} is damaged: its content does not have this digest.",
         hint="Look at the disk, then restore the blob from a backup or publish it again.",
     )

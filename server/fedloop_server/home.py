@@ -9,11 +9,12 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import ValidationError
 
 from fedloop_core.audit import AuditLog, Countersignatures, countersigned
 from fedloop_core.backup.sqlite_copy import copy_sqlite
 from fedloop_core.durable import write_bytes
-from fedloop_core.errors import RunError
+from fedloop_core.errors import ContentDamaged, RunError, StorageError
 from fedloop_core.keys import SigningKey
 from fedloop_server.blobs import BlobStore
 from fedloop_server.database import Database
@@ -130,24 +131,47 @@ class CoordinatorHome:
         """The stored plan.
 
         Raises:
+            ContentDamaged: it is not what was stored, or of a later release.
             RunError: there is no such run.
+            StorageError: it cannot be read.
         """
         path = self.run_folder(run_id) / "plan.json"
-        if not path.exists():
-            raise RunError(f"there is no run {run_id} in {self.folder}.")
-        return RunPlan.from_bytes(path.read_bytes())
+        what = f"run {run_id}: its plan {path} cannot be read"
+        try:
+            return RunPlan.from_bytes(path.read_bytes())
+        except FileNotFoundError as error:
+            raise RunError(f"there is no run {run_id} in {self.folder}.") from error
+        except OSError as error:
+            raise StorageError(f"{what}: {error.strerror}.", hint="Correct rights.") from error
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(map(str, first["loc"]))
+            raise ContentDamaged(
+                f"{what}: {f'{where}: ' if where else ''}{first['msg']}.",
+                hint=f"Put it back from a backup, or remove the run: fedloop run remove {run_id}",
+            ) from error
 
     def journal(
         self, run_id: str, observe: Callable[[RunState, Event], None] | None = None, room: Room | None = None
     ) -> RunJournal:
-        """The run's journal, replayed."""
+        """The run's journal, replayed.
+
+        Raises:
+            ContentDamaged: plan or journal is damaged.
+            RunError: there is no such run.
+            StorageError: one of them cannot be read.
+        """
         return RunJournal(self.run_folder(run_id), durable=self.plan(run_id).durable, observe=observe, room=room)
 
     def trained_arrays(self, run_id: str) -> dict[str, NDArray[np.generic]]:
         """Weights and scaler at the end of a run: what a later run starts warm from.
 
+        Those of the round before never stand in for them: a version names the weights that it came from.
+
         Raises:
+            ContentDamaged: plan, journal or checkpoint is damaged; the hint names the file to put back.
             RunError: the run has no checkpoint.
+            StorageError: one of them cannot be read.
         """
         from fedloop_server.runs.model import model_of  # torch: membership and most commands need none
 

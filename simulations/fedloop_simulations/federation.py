@@ -9,7 +9,8 @@ from flwr.serverapp import Grid
 
 from fedloop_clients.app import SITE_KEY, relay
 from fedloop_clients.endpoint import SiteEndpoint
-from fedloop_server.app import HOME_KEY, RUN_KEY, server_app
+from fedloop_core.federation.bundle import HOME_KEY, RUN_KEY
+from fedloop_server.app import server_app
 from fedloop_server.home import CoordinatorHome
 from fedloop_server.runs.plan import RunPlan
 from fedloop_server.runs.state import Event, RunState

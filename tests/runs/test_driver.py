@@ -14,8 +14,8 @@ import pytest
 
 from fedloop_clients.app import SITE_KEY, relay
 from fedloop_clients.endpoint import Question, Reply
-from fedloop_core.arrays import digest
-from fedloop_core.errors import QuorumNotReached
+from fedloop_core.arrays import arrays_from_bytes, arrays_to_bytes, digest
+from fedloop_core.errors import ContentDamaged, QuorumNotReached
 from fedloop_core.federation.answers import sign_answer
 from fedloop_core.federation.protocol import PROTOCOL
 from fedloop_core.keys import SigningKey, unseal
@@ -35,7 +35,7 @@ from fedloop_server.runs.exchange import Exchange
 from fedloop_server.runs.journal import RunJournal
 from fedloop_server.runs.model import model_of
 from fedloop_server.runs.plan import RunPlan
-from fedloop_server.runs.state import AnswersMeasured, Event, RoundClosed, RunState
+from fedloop_server.runs.state import AnswersMeasured, Event, RoundClosed, RoundOpened, RunState, VersionRegistered
 from fedloop_server.runs.surroundings import Surroundings
 from fedloop_simulations.federation import rehearsal_directory
 from fedloop_simulations.grid import InProcessGrid, Node
@@ -299,6 +299,104 @@ def test_a_run_that_dies_anywhere_goes_on_to_the_same_weights(tmp_path: Path, di
     state = RunJournal(folder).state
     assert state.completed_rounds == 3
     assert [m.right for m in state.rounds[1].measured if isinstance(m, AnswersMeasured)] == [7.0, 7.0, 7.0]
+
+
+def cut_off(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-5])
+
+
+def other_arrays(path: Path) -> None:
+    arrays = arrays_from_bytes(path.read_bytes())
+    path.write_bytes(arrays_to_bytes({name: array + 1 for name, array in arrays.items()}))
+
+
+def one_bit(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(bytes(content))
+
+
+DAMAGES: dict[str, Callable[[Path], object]] = {
+    "cut off": cut_off,
+    "other arrays": other_arrays,
+    "one bit": one_bit,
+    "empty": lambda path: path.write_bytes(b""),
+    "not there": Path.unlink,
+}
+
+
+def dies_after(folder: Path, members: Sequence[ScriptedSite], number: int) -> None:
+    """A run whose process dies when a round has closed."""
+
+    class Dying(RunJournal):
+        def record(self, event: Event) -> RunState:
+            if isinstance(event, RoundOpened) and event.round == number + 1:
+                raise Killed
+            return super().record(event)
+
+    with pytest.raises(Killed):
+        driver(folder, task(), members, journal=Dying(folder)).train()
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("closed", [1, 2])
+def test_a_damaged_checkpoint_costs_one_round_and_no_bit(
+    tmp_path: Path, damage: str, closed: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    whole = driver(tmp_path / "whole", task(), sites(3)).train()
+    folder, members = tmp_path / "damaged", sites(3)
+    dies_after(folder, members, closed)
+    first = RunJournal(folder).state.rounds
+    DAMAGES[damage](folder / f"round-{closed}.safetensors")
+    assert digest(driver(folder, task(), members).train()) == digest(whole)
+    state = RunJournal(folder).state
+    assert (state.completed_rounds, state.attempt, state.lost) == (3, 2, None)
+    assert state.rounds[closed - 1].digest == first[-1].digest
+    asked = [number for number, kind in members[0].asked if kind == "train_locally"]
+    assert asked == [*range(1, closed + 1), *range(closed, 4)]
+    told = [line for line in (folder / "journal.jsonl").read_text().splitlines() if "round-lost" in line]
+    assert len(told) == 1
+    assert f"round-{closed}.safetensors" in told[0]
+    assert f"Round {closed} is trained again" in caplog.text
+    assert "another model" not in caplog.text
+
+
+def test_a_round_that_is_trained_again_without_one_of_its_sites_says_that_its_model_is_another(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    members = sites(4)
+    dies_after(tmp_path, members, 2)
+    (tmp_path / "round-2.safetensors").unlink()
+    driver(tmp_path, task(), members[:3], around([member.name for member in members])).train()
+    assert [len(closed.folded) for closed in RunJournal(tmp_path).state.rounds] == [4, 3, 3]
+    assert "round 2 has another model than when it closed first" in caplog.text
+
+
+def test_two_damaged_checkpoints_end_in_one_sentence_that_names_both(tmp_path: Path) -> None:
+    members = sites(3)
+    dies_after(tmp_path, members, 2)
+    for number in (1, 2):
+        cut_off(tmp_path / f"round-{number}.safetensors")
+    with pytest.raises(ContentDamaged, match=r"round-2\.safetensors.*round-1\.safetensors") as error:
+        driver(tmp_path, task(), members).train()
+    assert f"Put {tmp_path / 'round-2.safetensors'} back from a backup" in str(error.value)
+    assert RunJournal(tmp_path).state.completed_rounds == 2
+
+
+def test_weights_of_a_registered_version_are_never_those_of_another_round(tmp_path: Path) -> None:
+    members = sites(3)
+    driver(tmp_path, task(), members).train()
+    RunJournal(tmp_path).record(VersionRegistered(version=1))
+    cut_off(tmp_path / "round-3.safetensors")
+    with pytest.raises(ContentDamaged, match=r"round-3\.safetensors .* is damaged"):
+        driver(tmp_path, task(), members).train()
+    assert RunJournal(tmp_path).state.completed_rounds == 3
+
+
+@pytest.mark.parametrize(("closed", "kept"), [(1, {"round-0", "round-1"}), (2, {"round-1", "round-2"})])
+def test_the_last_two_checkpoints_are_kept(tmp_path: Path, closed: int, kept: set[str]) -> None:
+    dies_after(tmp_path, sites(3), closed)
+    assert {path.stem for path in tmp_path.glob("*.safetensors")} == kept
 
 
 def test_a_resumed_run_goes_on_without_a_member_that_has_not_come_back(tmp_path: Path) -> None:

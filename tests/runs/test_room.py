@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
-from fedloop_core.errors import DiskFull, FedloopError, RunCancelled, StorageError
+from fedloop_core.errors import AuditBroken, ContentDamaged, DiskFull, FedloopError, RunCancelled, StorageError
 from fedloop_server.database import Database
 from fedloop_server.runs.journal import RunJournal
-from fedloop_server.runs.room import WaitsForRoom
+from fedloop_server.runs.room import WaitsForRoom, with_room
 from fedloop_server.runs.state import AttemptStarted
 
 BEGUN = AttemptStarted(attempt=1, unix=1.0)
@@ -79,7 +79,7 @@ def test_without_anybody_who_waits_it_is_an_error(tmp_path: Path, monkeypatch: p
 
 
 def test_what_is_written_beside_events_waits_too(tmp_path: Path) -> None:
-    told: list[DiskFull] = []
+    told: list[StorageError] = []
     journal = RunJournal(tmp_path, room=told.append)
 
     def write() -> int:
@@ -89,6 +89,45 @@ def test_what_is_written_beside_events_waits_too(tmp_path: Path) -> None:
 
     assert journal.patiently(write) == 7
     assert len(told) == 2
+
+
+@pytest.mark.parametrize("failures", [1, 20])
+def test_a_failure_that_passes_is_waited_for_and_told_once(failures: int, caplog: pytest.LogCaptureFixture) -> None:
+    slept: list[float] = []
+
+    def look() -> int:
+        if len(slept) < failures:
+            raise StorageError("database x failed: it starts again.")
+        return 7
+
+    with caplog.at_level(logging.WARNING):
+        assert with_room(look, WaitsForRoom(None, slept.append)) == 7
+    assert len(slept) == failures
+    assert len(caplog.records) == 1
+    assert "a minute at most" in caplog.text
+
+
+def test_a_failure_that_lasts_is_raised_after_a_minute() -> None:
+    slept: list[float] = []
+
+    def look() -> int:
+        raise StorageError("database x failed: it is gone.")
+
+    with pytest.raises(StorageError, match="it is gone"):
+        with_room(look, WaitsForRoom(None, slept.append))
+    assert sum(slept) == 60.0
+
+
+@pytest.mark.parametrize("kind", [AuditBroken, ContentDamaged])
+def test_what_is_damaged_is_not_waited_for(kind: type[StorageError]) -> None:
+    slept: list[float] = []
+
+    def look() -> int:
+        raise kind("line 3 is another one.")
+
+    with pytest.raises(kind):
+        with_room(look, WaitsForRoom(None, slept.append))
+    assert slept == []
 
 
 def test_a_full_database_is_a_full_disk(tmp_path: Path) -> None:

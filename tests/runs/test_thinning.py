@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 import pytest
@@ -28,13 +29,15 @@ def test_only_checkpoints_go_and_only_those_that_are_not_kept(run: Path) -> None
     assert thin(run, frozenset({"round-2.safetensors"})) == 0
 
 
-def test_while_a_backup_is_written_nothing_goes(run: Path) -> None:
+def test_while_a_backup_is_written_nothing_goes(run: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
     before = names(run)
     with nothing_is_thinned(run.parent):
         assert thin(run, frozenset()) == 0
         assert names(run) == before
         with nothing_is_thinned(run.parent):  # two backups at once are as good as one
             assert thin(run, frozenset()) == 0
+    assert "a backup is being written, or another run's go" in caplog.text
     assert thin(run, frozenset()) == 3
 
 

@@ -71,7 +71,7 @@ from fedloop_core.errors.run import (
     UpdateRefused,
 )
 from fedloop_core.errors.settings import AlreadySetUp, NotSetUp, SettingsError, SettingsInvalid
-from fedloop_core.errors.storage import AuditBroken, BackupRefused, DiskFull, StorageError
+from fedloop_core.errors.storage import AuditBroken, BackupRefused, ContentDamaged, DiskFull, StorageError
 from fedloop_core.errors.task import TaskError, TaskInvalid, TaskUnreadable
 from fedloop_core.errors.trust import (
     AnswerRefused,
@@ -104,6 +104,7 @@ __all__ = [
     "ClockSkewed",
     "ColumnMissing",
     "ColumnValueInvalid",
+    "ContentDamaged",
     "ConversionFailed",
     "CoordinatorUnreachable",
     "DataError",

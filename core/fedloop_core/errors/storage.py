@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fedloop_core.errors.root import FedloopError
 
-__all__ = ["AuditBroken", "BackupRefused", "DiskFull", "StorageError"]
+__all__ = ["AuditBroken", "BackupRefused", "ContentDamaged", "DiskFull", "StorageError"]
 
 
 class StorageError(FedloopError):
@@ -30,3 +30,9 @@ class DiskFull(StorageError):
     """No space is left on a disk, or a quota is used up; nothing was written, and later tries may succeed."""
 
     code = "FL-STORE-004"
+
+
+class ContentDamaged(StorageError):
+    """A plan, journal, checkpoint or blob that is not there any more, or is not what was written; no later try succeeds."""
+
+    code = "FL-STORE-005"

@@ -5,10 +5,12 @@ from __future__ import annotations
 from fedloop_server.cli.run_telling import meaning_of
 from fedloop_server.runs.state import (
     ArtifactMeasured,
+    AttemptBroken,
     AttemptStarted,
     Event,
     GateDecided,
     RoundClosed,
+    RoundLost,
     RoundOpened,
     RunFailed,
     RunFinished,
@@ -30,6 +32,8 @@ def sentence_of(event: Event) -> str:
             return "The run begins."
         case AttemptStarted(attempt=attempt):
             return f"Attempt {attempt} takes the run up."
+        case AttemptBroken(code=code, reason=reason):
+            return f"The attempt broke off and left the run open: {reason.rstrip('.')} ({code})."
         case SiteAdmitted(member=member):
             rows = f"{'about ' if member.rows_noised else ''}{member.rows} rows"
             return f"{member.site} takes part with {rows} and weight {member.weight}."
@@ -44,6 +48,8 @@ def sentence_of(event: Event) -> str:
             return f"Round {number} asks {len(asked)} sites: {', '.join(asked)}."
         case RoundClosed(round=number, folded=folded):
             return f"Round {number} closes with {len(folded)} answers; its model is {event.digest[:16]}."
+        case RoundLost(round=number, reason=reason):
+            return f"Round {number} is trained again: {reason.rstrip('.')}."
         case VersionRegistered(version=version):
             return f"The model is registered as version {version}."
         case ArtifactMeasured(version=version, kind=kind, measured=measured):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fedloop_core.errors import StorageError
+from fedloop_core.errors import ContentDamaged, StorageError
 from fedloop_server.runs.state import Event, EventAdapter, RunState, apply
 
 __all__ = ["JournalReader", "read_events", "read_state"]
@@ -25,7 +25,8 @@ class JournalReader:
         """The events since the last call; ``state`` is then the state after them.
 
         Raises:
-            StorageError: the file cannot be read, or a line is not the next event; names the line.
+            ContentDamaged: a line is not the next event; names the line.
+            StorageError: the file cannot be read.
         """
         try:
             with self._path.open("rb") as file:
@@ -41,7 +42,7 @@ class JournalReader:
                 event = EventAdapter.validate_json(line)
                 self.state = apply(self.state, event)
             except ValueError as error:
-                raise StorageError(
+                raise ContentDamaged(
                     f"{self._path}, line {self._lines + 1} is not the next event of this run: "
                     f"{str(error).splitlines()[0]}.",
                     hint="Restore the run's folder from a backup, or start the run anew.",

@@ -282,6 +282,12 @@ class Registry:
             rows = session.scalars(select(VersionRow).filter_by(task=task).order_by(VersionRow.number))
             return tuple(map(mapping.version_record, rows))
 
+    def made_by(self, run_id: str) -> VersionRecord | None:
+        """The version that a run made; None when it made none, or is not known."""
+        with self._database.reading() as session:
+            row = session.scalars(select(VersionRow).filter_by(run_id=run_id)).one_or_none()
+            return None if row is None else mapping.version_record(row)
+
     def version(self, task: str, number: int) -> VersionRecord:
         """One version.
 

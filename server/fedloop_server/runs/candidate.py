@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 
@@ -33,7 +34,10 @@ FLOAT_REFERENCE: ExportTarget = "onnx-fp32"
 
 
 class Candidate:
-    """The version that a run makes. Each step is journalled, so that a resumed run repeats none."""
+    """The version that a run makes. Each step is journalled, so that a resumed run repeats none.
+
+    Whatever the registry and its blobs are asked waits as the journal does: each is one transaction that may be done twice.
+    """
 
     def __init__(self, plan: RunPlan, journal: RunJournal, registry: Registry, exchange: Exchange) -> None:
         self._plan = plan
@@ -60,20 +64,23 @@ class Candidate:
     def _register(self) -> int:
         if self._journal.state.version is not None:
             return self._journal.state.version
-        known = [v.number for v in self._registry.versions(self._task.name) if v.run_id == self._plan.run_id]
-        if known:  # the process died between the registry and the journal
-            number = known[0]
-        else:
-            state = self._journal.state
-            record = self._registry.register_version(
-                self._plan.run_id, privacy_of(self._plan, state), lineage_of(self._plan, state)
-            )
-            number = record.number
+        number = self._journal.patiently(self._number)
         self._journal.record(VersionRegistered(version=number))
         return number
 
+    def _number(self) -> int:
+        """The version that the registry has of this run, or a new one."""
+        made = self._registry.made_by(self._plan.run_id)
+        if made is not None:  # the process, or the connection to the database, died before it could be noted
+            return made.number
+        state = self._journal.state
+        record = self._registry.register_version(
+            self._plan.run_id, privacy_of(self._plan, state), lineage_of(self._plan, state)
+        )
+        return record.number
+
     def _export(self, version: int, arrays: NamedArrays) -> list[PublishedArtifact]:
-        record = self._registry.version(self._task.name, version)
+        record = self._journal.patiently(lambda: self._registry.version(self._task.name, version))
         wanted = tuple(dict.fromkeys((FLOAT_REFERENCE, *self._task.export.targets)))
         there = {artifact.kind for artifact in record.artifacts}
         if not there.issuperset(wanted):
@@ -87,9 +94,12 @@ class Candidate:
                 privacy=record.privacy,
                 seed=self._plan.seed,
             )
-            for artifact in export_artifacts(request):
-                self._registry.add_artifact(self._task.name, version, _published(artifact))
-        return [self._registry.read_artifact(self._task.name, version, kind) for kind in wanted]
+            for artifact in map(_published, export_artifacts(request)):
+                self._journal.patiently(partial(self._registry.add_artifact, self._task.name, version, artifact))
+        return [self._read(version, kind) for kind in wanted]
+
+    def _read(self, version: int, kind: ExportTarget) -> PublishedArtifact:
+        return self._journal.patiently(lambda: self._registry.read_artifact(self._task.name, version, kind))
 
     def _measure(self, version: int, artifact: PublishedArtifact) -> tuple[Measured, ...]:
         """What every site finds of an artifact; a site that fails is left out of this evaluation by name."""
@@ -136,11 +146,11 @@ class Candidate:
 
     def _measure_production(self) -> Estimate | None:
         """The version in production on today's rows, by the artifact that most devices run."""
-        production = self._registry.production(self._task.name)
+        production = self._journal.patiently(lambda: self._registry.production(self._task.name))
         if production is None:
             return None
         kind = self._task.export.targets[-1]
-        artifact = self._registry.read_artifact(self._task.name, production.number, kind)
+        artifact = self._read(production.number, kind)
         measured = self._measure(production.number, artifact)
         return self._estimate(measured)
 
@@ -153,11 +163,11 @@ class Candidate:
         gate = self._task.gates.quality
         by_kind = {kind: self._journal.state.measured(version, kind) or () for kind in kinds}
         overall = {kind: self._estimate(measured) for kind, measured in by_kind.items()}
-        self._record_metrics(version, by_kind, overall)
+        self._journal.patiently(lambda: self._record_metrics(version, by_kind, overall))
         released, decisions = decide(gate, self._task.label, overall, float_kind=FLOAT_REFERENCE, production=production)
         for decision in decisions:
-            verdict = Verdict(decision.verdict)
-            self._registry.add_gate_result(self._task.name, version, decision.name, verdict, decision.detail)
+            said = (decision.name, Verdict(decision.verdict), decision.detail)
+            self._journal.patiently(partial(self._registry.add_gate_result, self._task.name, version, *said))
         reasons = tuple(f"{d.name}: {d.verdict} ({d.detail})" for d in decisions)
         self._journal.record(GateDecided(released=released, reasons=reasons))
 

@@ -6,14 +6,15 @@ becomes events. A driver may start from any journal: it goes on where the events
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 
-from fedloop_core.arrays import ArraySpec, NamedArrays
-from fedloop_core.errors import QuorumNotReached, RunError, SiteRevoked, UpdateRefused
+from fedloop_core.arrays import ArraySpec, NamedArrays, digest
+from fedloop_core.errors import ContentDamaged, QuorumNotReached, RunError, SiteRevoked, UpdateRefused
 from fedloop_core.task.document import Task
 from fedloop_proto.coordination.v1.coordination_pb2 import CollectMoments, Instruction
 from fedloop_server.aggregation.algorithms import algorithm_of
@@ -31,6 +32,7 @@ from fedloop_server.runs.state import (
     AttemptStarted,
     Member,
     Phase,
+    RoundLost,
     RoundOpened,
     ScalerFixed,
     SiteLeftOut,
@@ -38,6 +40,7 @@ from fedloop_server.runs.state import (
 
 __all__ = ["RunDriver"]
 
+_LOG = logging.getLogger(__name__)
 _MOST_NAMED = 8
 
 
@@ -74,6 +77,7 @@ class RunDriver:
 
         Raises:
             AttemptBehind: a site knows a later attempt, and the exchange catches up.
+            ContentDamaged: neither the last checkpoint nor the one before it can be gone on from.
             QuorumNotReached: too few sites at the start or in a round; the journal says who and why.
             RunCancelled: a person wants the run to stop.
         """
@@ -144,13 +148,39 @@ class RunDriver:
             self._model.set_moments(*(sums[name] for name in names))
         checkpoint = self._journal.save_checkpoint("round-0", self._model.all_arrays())
         self._journal.patiently(self.exchange.keep)
-        self._journal.record(ScalerFixed(checkpoint=checkpoint))
+        self._journal.record(ScalerFixed(checkpoint=checkpoint, digest=digest(self._model.all_arrays()).hex()))
 
     def _restore(self) -> None:
         checkpoint = self._journal.state.checkpoint
         if checkpoint is None:
             raise RunError("the journal names no checkpoint although training had begun.")
-        self._model.load(self._journal.load_checkpoint(checkpoint, self._model.names))
+        try:
+            self._model.load(self._journal.load_checkpoint(checkpoint, self._model.names))
+        except ContentDamaged as error:
+            self._go_back(error)
+
+    def _go_back(self, damaged: ContentDamaged) -> None:
+        """Takes the last round back, whose checkpoint is damaged: it is trained again from the one before it.
+
+        The same sites are asked the same question, which they answer from their outboxes and pay for once; then the model is
+        the same, bit by bit. Should one of them be away, or no longer keep its answer, it is another one, and whoever had
+        answered the round after it answers that anew, and pays for it. A model that was registered is never another one.
+
+        Raises:
+            ContentDamaged: the version is registered, or there is no checkpoint before it that is whole.
+        """
+        state = self._journal.state
+        if state.phase is not Phase.TRAINING or state.checkpoint_before is None:
+            raise damaged
+        try:
+            self._model.load(self._journal.load_checkpoint(state.checkpoint_before, self._model.names))
+        except ContentDamaged as error:
+            both = f"{damaged.message.rstrip('.')}, and so is the one before it: {error.message}"
+            raise ContentDamaged(both, hint=damaged.hint) from error
+        _LOG.warning(
+            "run %s: %s Round %d is trained again.", self._plan.run_id, damaged.message, state.completed_rounds
+        )
+        self._journal.record(RoundLost(round=state.completed_rounds, reason=damaged.message, unix=self._now_unix()))
 
     def _round(self) -> None:
         number = self._journal.state.completed_rounds + 1
@@ -159,14 +189,16 @@ class RunDriver:
         self._note_revoked(number)
         self._check_members(number)
         members = self._members()
-        asked = self._sample(tuple(members), number)
+        lost = self._journal.state.lost
+        asked = self._sample(tuple(members), number) if lost is None else _again(lost.asked or lost.folded, members)
+        answering = asked if lost is None else _again(lost.folded, members)
         self._journal.record(RoundOpened(round=number, asked=asked, unix=self._now_unix()))
         rows = sum(member.rows for member in self._journal.state.members)
         chosen = {site: members[site] for site in asked}
         opened = OpenRound(self._task, number, chosen, self._model, algorithm_of(self._task, rows), self._clock)
-        for reply in self._ask(
-            number, question_of(self._task, number, asked, self._plan.seed), self._model.all_arrays(), opened.progress
-        ):
+        opened.progress.refused.update(set(asked).difference(answering))
+        work = question_of(self._task, number, answering, self._plan.seed)
+        for reply in self._ask(number, work, self._model.all_arrays(), opened.progress):
             try:
                 opened.fold(reply)
             except UpdateRefused as error:
@@ -184,7 +216,10 @@ class RunDriver:
         self._journal.patiently(self.exchange.keep)
         took = self._clock() - before
         left_out = tuple(out for out in self._journal.state.left_out if out.round == number and out.site in asked)
-        self._journal.record(opened.closed(checkpoint, arrays, left_out, took, self._now_unix()))
+        closed = opened.closed(checkpoint, arrays, left_out, took, self._now_unix())
+        if lost is not None and closed.digest != lost.digest:
+            _LOG.warning("run %s: round %d has another model than when it closed first", self._plan.run_id, number)
+        self._journal.record(closed)
         self._journal.thin()
 
     def _note_revoked(self, number: int) -> None:
@@ -230,3 +265,8 @@ class RunDriver:
             return sites
         chosen = np.random.default_rng([self._plan.seed, number]).choice(len(sites), wanted, replace=False)
         return tuple(sites[place] for place in sorted(chosen))
+
+
+def _again(sites: tuple[str, ...], members: Mapping[str, Member]) -> tuple[str, ...]:
+    """Those of a lost round's sites that are members still."""
+    return tuple(site for site in sites if site in members)

@@ -9,9 +9,9 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedloop_core.arrays import NamedArrays, arrays_from_bytes, arrays_to_bytes
+from fedloop_core.arrays import NamedArrays, arrays_from_bytes, arrays_to_bytes, digest
 from fedloop_core.durable import append_line, cut_back, write_bytes
-from fedloop_core.errors import StorageError
+from fedloop_core.errors import ContentDamaged, StorageError
 from fedloop_server.runs.room import Room, with_room
 from fedloop_server.runs.state import Event, EventAdapter, RunState, apply
 from fedloop_server.runs.thinning import thin
@@ -19,13 +19,15 @@ from fedloop_server.runs.thinning import thin
 __all__ = ["RunJournal"]
 
 T = TypeVar("T")
-_KEPT = 2  # checkpoints: the newest, and the one before it should that one be damaged
+_KEPT = (
+    2  # checkpoints: the newest, and the one before it, from which a round is trained again should that one be damaged
+)
 
 
 class RunJournal:
     """The events of one run in ``folder/journal.jsonl`` and its checkpoints beside it.
 
-    ``observe`` is called after each event with the state that it led to. ``room`` is told of a full disk. Without ``durable`` nothing waits for the disk:
+    ``observe`` is called after each event with the state that it led to. ``room`` is told of a disk that fails. Without ``durable`` nothing waits for the disk:
     for rehearsals that nobody resumes after a power cut.
     """
 
@@ -85,20 +87,44 @@ class RunJournal:
         return file
 
     def load_checkpoint(self, file: str, names: tuple[str, ...]) -> dict[str, NDArray[np.generic]]:
-        """The arrays of a checkpoint, in the order of ``names``.
+        """The arrays of a checkpoint, in the order of ``names``; they are those that its event names, bit by bit.
 
         Raises:
-            StorageError: the file is not there or is damaged.
+            ContentDamaged: the file is not there, or holds something else.
+            StorageError: it cannot be read.
         """
+        path = self._folder / file
+        hint = f"Put {path} back from a backup, then: fedloop run resume {self._folder.name}"
         try:
-            content = (self._folder / file).read_bytes()
+            arrays = arrays_from_bytes(path.read_bytes(), names)
+        except FileNotFoundError as error:
+            raise ContentDamaged(f"checkpoint {file} of run {self._folder.name} is not there.", hint=hint) from error
         except OSError as error:
-            raise StorageError(f"checkpoint {file} of {self._folder.name} cannot be read: {error.strerror}.") from error
-        return arrays_from_bytes(content, names)
+            raise StorageError(
+                f"checkpoint {file} of run {self._folder.name} cannot be read: {error.strerror}.",
+                hint="Correct rights.",
+            ) from error
+        except StorageError as error:
+            why = error.message.rstrip(".")
+            raise ContentDamaged(
+                f"checkpoint {file} of run {self._folder.name} is damaged: {why}.", hint=hint
+            ) from error
+        wanted = self._digests().get(file, "")
+        if wanted and digest(arrays).hex() != wanted:
+            raise ContentDamaged(
+                f"checkpoint {file} of run {self._folder.name} is damaged: it holds other arrays than its round closed with.",
+                hint=hint,
+            )
+        return arrays
 
     def thin(self) -> None:
-        """Deletes all checkpoints but those of the last two rounds: the run goes on from the last one."""
-        thin(self._folder, frozenset(closed.checkpoint for closed in self.state.rounds[-_KEPT:]))
+        """Deletes all checkpoints but the last two: the run goes on from the last one, or from the one before it."""
+        thin(self._folder, frozenset(tuple(self._digests())[-_KEPT:]))
+
+    def _digests(self) -> dict[str, str]:
+        """Digest of each checkpoint that counts, in their order; empty where an earlier release noted none."""
+        beginning = () if self.state.beginning is None else (self.state.beginning,)
+        return {event.checkpoint: event.digest for event in (*beginning, *self.state.rounds)}
 
     def _append(self, line: str) -> None:
         if self._doubtful:
@@ -116,7 +142,7 @@ class RunJournal:
             try:
                 state = apply(state, EventAdapter.validate_json(line))
             except ValueError as error:  # pydantic's ValidationError is one
-                raise StorageError(
+                raise ContentDamaged(
                     f"{self._path}, line {number} is not the next event of this run: {_first_line(error)}.",
                     hint="Restore the run's folder from a backup, or start the run anew.",
                 ) from error

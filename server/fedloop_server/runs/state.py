@@ -11,7 +11,8 @@ Order of events::
     RunFinished | RunFailed | RunStopped
 
 A new ``AttemptStarted`` may come anywhere: a round that was open then is opened again. ``RunReopened`` may follow
-``RunFailed`` and ``RunStopped``: the run goes on where it was.
+``RunFailed`` and ``RunStopped``: the run goes on where it was. ``AttemptBroken`` may come anywhere before the end, and
+``RoundLost`` while rounds are trained: the round that closed last is trained again.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from fedloop_core.task.document import ExportTarget
 __all__ = [
     "AnswersMeasured",
     "ArtifactMeasured",
+    "AttemptBroken",
     "AttemptStarted",
     "ErrorsMeasured",
     "Event",
@@ -38,6 +40,7 @@ __all__ = [
     "PairsMeasured",
     "Phase",
     "RoundClosed",
+    "RoundLost",
     "RoundOpened",
     "RunFailed",
     "RunFinished",
@@ -170,6 +173,15 @@ class AttemptStarted(Strict):
     unix: float
 
 
+class AttemptBroken(Strict):
+    """A process left the run open, since the coordinator's database or disk failed for longer than it waits."""
+
+    event: Literal["attempt-broken"] = "attempt-broken"
+    code: str
+    reason: str
+    unix: float
+
+
 class SiteAdmitted(Strict):
     """A site passed its data gate and takes part."""
 
@@ -185,10 +197,14 @@ class SiteLeftOut(Strict):
 
 
 class ScalerFixed(Strict):
-    """The features' scaling is known; the checkpoint of round 0 holds it with the initial weights."""
+    """The features' scaling is known; the checkpoint of round 0 holds it with the initial weights.
+
+    ``digest`` is the arrays' own; journals of earlier releases have none.
+    """
 
     event: Literal["scaler-fixed"] = "scaler-fixed"
     checkpoint: str
+    digest: str = ""
 
 
 class RoundOpened(Strict):
@@ -220,6 +236,15 @@ class RoundClosed(Strict):
     waiting_seconds: NotNegative = 0.0
     aggregating_seconds: NotNegative = 0.0
     checkpointing_seconds: NotNegative = 0.0
+    unix: float
+
+
+class RoundLost(Strict):
+    """The checkpoint of the round that closed last is damaged: the run goes back to the one before and trains it again."""
+
+    event: Literal["round-lost"] = "round-lost"
+    round: Annotated[int, Field(ge=1)]
+    reason: str
     unix: float
 
 
@@ -279,11 +304,13 @@ class RunReopened(Strict):
 
 Event = Annotated[
     AttemptStarted
+    | AttemptBroken
     | SiteAdmitted
     | SiteLeftOut
     | ScalerFixed
     | RoundOpened
     | RoundClosed
+    | RoundLost
     | VersionRegistered
     | ArtifactMeasured
     | GateDecided
@@ -297,7 +324,11 @@ EventAdapter: TypeAdapter[Event] = TypeAdapter(Event)
 
 
 class RunState(Strict):
-    """Everything that is known of a run."""
+    """Everything that is known of a run.
+
+    ``lost`` is the round that is trained again since its checkpoint was damaged, as it had closed; ``trouble`` why the last
+    attempt broke off, until a round closes.
+    """
 
     phase: Phase = Phase.GATHERING
     attempt: int = 0
@@ -306,7 +337,10 @@ class RunState(Strict):
     barred: tuple[LeftOut, ...] = ()
     rounds: tuple[RoundClosed, ...] = ()
     open_round: RoundOpened | None = None
+    beginning: ScalerFixed | None = None
     checkpoint: str | None = None
+    lost: RoundClosed | None = None
+    trouble: AttemptBroken | None = None
     version: int | None = None
     artifacts: tuple[ArtifactMeasured, ...] = ()
     gate: GateDecided | None = None
@@ -316,6 +350,13 @@ class RunState(Strict):
     def completed_rounds(self) -> int:
         """Rounds whose model is safe."""
         return len(self.rounds)
+
+    @property
+    def checkpoint_before(self) -> str | None:
+        """The checkpoint before the newest; None when there is none."""
+        if len(self.rounds) > 1:
+            return self.rounds[-2].checkpoint
+        return self.beginning.checkpoint if self.rounds and self.beginning is not None else None
 
     @property
     def ended(self) -> bool:
@@ -358,8 +399,10 @@ def apply(state: RunState, event: Event) -> RunState:
             change = {"left_out": (*state.left_out, left_out)}
             if left_out.for_good:
                 change["barred"] = (*(out for out in state.barred if out.site != left_out.site), left_out)
+        case AttemptBroken():
+            change = {"trouble": event}
         case ScalerFixed(checkpoint=checkpoint):
-            change = {"phase": Phase.TRAINING, "checkpoint": checkpoint}
+            change = {"phase": Phase.TRAINING, "checkpoint": checkpoint, "beginning": event}
         case RoundOpened(round=number):
             if state.phase is not Phase.TRAINING or number != state.completed_rounds + 1:
                 raise ValueError(f"round {number} opened after {state.completed_rounds} in phase {state.phase}")
@@ -368,6 +411,12 @@ def apply(state: RunState, event: Event) -> RunState:
             if state.open_round is None or state.open_round.round != number:
                 raise ValueError(f"round {number} closed and not open")
             change = {"rounds": (*state.rounds, event), "open_round": None, "checkpoint": checkpoint}
+            change |= {"lost": None, "trouble": None}
+        case RoundLost(round=number):
+            if state.phase is not Phase.TRAINING or number != state.completed_rounds or state.checkpoint_before is None:
+                raise ValueError(f"round {number} lost after {state.completed_rounds} in phase {state.phase}")
+            change = {"rounds": state.rounds[:-1], "open_round": None, "lost": state.rounds[-1]}
+            change |= {"checkpoint": state.checkpoint_before}
         case VersionRegistered(version=version):
             change = {"phase": Phase.RELEASING, "version": version}
         case ArtifactMeasured():
@@ -381,7 +430,7 @@ def apply(state: RunState, event: Event) -> RunState:
         case RunStopped():
             change = {"phase": Phase.STOPPED, "open_round": None}
         case RunReopened():
-            change = {"phase": _phase_before_end(state), "failure": None, "barred": ()}
+            change = {"phase": _phase_before_end(state), "failure": None, "barred": (), "lost": None, "trouble": None}
     return state.model_copy(update=change)
 
 

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from fedloop_core.audit import AuditAction, AuditEntry, AuditHead
 from fedloop_core.audit.entries import Detail
-from fedloop_core.errors import DiskFull
+from fedloop_core.errors import StorageError
 from fedloop_core.keys import VerifyingKey
 from fedloop_server.runs.heads import LedgerHeads, MemoryHeads
 
@@ -149,4 +149,4 @@ class Surroundings:
     arrivals: Arrivals | None = None
     idle: IdleSites | None = None
     stop: StopWish | None = None
-    room: Callable[[DiskFull], None] | None = None  # is told of a full disk; returns when another try is worth it
+    room: Callable[[StorageError], None] | None = None  # is told of a failing disk or database; returns for another try

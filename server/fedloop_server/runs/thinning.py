@@ -52,7 +52,7 @@ def thin(run: Path, kept: frozenset[str]) -> int:
         finally:
             os.close(descriptor)
     except BlockingIOError:
-        _LOG.info("the old checkpoints of %s stay for now: a backup is being written", run.name)
+        _LOG.info("the old checkpoints of %s stay for now: a backup is being written, or another run's go", run.name)
     except OSError as error:
         _LOG.warning("old checkpoints of %s stay: %s", run, error.strerror)
     return gone
