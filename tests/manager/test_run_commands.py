@@ -35,6 +35,7 @@ from fedloop_core.keys import SigningKey
 from fedloop_core.noise import SeededNoise
 from fedloop_core.schema import ClassLabel, NumericFeature
 from fedloop_core.task.document import FederatedAveraging, LogisticModel, Privacy, Rounds, Task
+from fedloop_server.cli.run_broken import BrokenDocument
 from fedloop_server.cli.run_compare import Comparison
 from fedloop_server.cli.run_documents import RunDocument, RunLine
 from fedloop_server.cli.run_start import DryRun
@@ -302,9 +303,26 @@ def test_a_journal_that_is_broken_is_told_and_hides_no_other_run(shell: Shell, o
     before = path.read_bytes()
     path.write_bytes(b"nonsense\n" + before)
     assert "line 1 is not the next event" in shell("list")
-    assert "FL-STORE-001" in shell("show", "plain-1")
-    assert "FL-STORE-001" in shell("logs", "plain-1", status=11)
+    assert "FL-STORE-005" in shell("show", "plain-1")
+    assert "FL-STORE-005" in shell("logs", "plain-1", status=11)
     path.write_bytes(before)
+
+
+def test_a_plan_that_is_broken_is_told_and_hides_no_other_run(fresh: Shell) -> None:
+    fresh("start", task_of(fresh))
+    fresh("start", task_of(fresh))
+    path = fresh.home / "runs" / "wards-1" / "plan.json"
+    path.write_bytes(path.read_bytes().replace(b'"durable"', b'"durables"'))
+    lines = [RunLine.model_validate(line) for line in fresh.json("list")["runs"]]
+    assert [(line.run, "its plan" in line.reason) for line in lines] == [("wards-1", True), ("wards-2", False)]
+    assert "durables: Extra inputs are not permitted" in fresh("list")
+    assert "`fedloop run remove wards-1`" in fresh("show", "wards-1")
+    told = BrokenDocument.model_validate(fresh.json("show", "wards-1"))
+    assert "plan.json cannot be read" in told.problem
+    for command in ("logs", "watch"):
+        assert "plan.json cannot be read" in fresh(command, "wards-1", status=11)
+    assert "to be stopped" in fresh("stop", "wards-1")
+    assert "wards-2 is to be stopped" in fresh("stop", "wards-2")
 
 
 def test_names_may_be_shortened_while_they_are_clear(shell: Shell) -> None:
@@ -349,6 +367,17 @@ def test_a_run_is_queued_stopped_and_resumed(fresh: Shell) -> None:
         ("operator", AuditAction.RUN_STOPPED),
         ("operator", AuditAction.RUN_RESUMED),
     ]
+
+
+def test_a_command_says_which_wish_it_takes_back(fresh: Shell) -> None:
+    fresh("start", task_of(fresh))
+    set_status(CoordinatorHome(fresh.home), "wards-1", Status.RUNNING)
+    fresh("stop", "wards-1")
+    assert "wards-1 is to go on. The wish to stop it is taken back." in fresh("resume", "wards-1")
+    set_status(CoordinatorHome(fresh.home), "wards-1", Status.STOPPED)
+    fresh("resume", "wards-1")
+    assert "wards-1 is stopped. The wish to resume it is taken back." in fresh("stop", "wards-1")
+    assert "is stopped and cannot be stopped" in fresh("stop", "wards-1", status=7)
 
 
 def test_a_run_is_scheduled_again_and_again(fresh: Shell) -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 import math
 import os
+import shutil
 import signal
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,20 +17,20 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fedloop_core.audit import AuditAction
-from fedloop_core.errors import ProcessFailed, RunError, StorageError
+from fedloop_core.errors import DiskFull, ProcessFailed, RunError, StorageError
 from fedloop_core.keys import unseal
 from fedloop_core.schema import ClassLabel, NumericFeature
 from fedloop_core.task.document import FederatedAveraging, LogisticModel, Privacy, Rounds, Task
 from fedloop_server.home import CoordinatorHome
 from fedloop_server.manager.cancels import Cancels
 from fedloop_server.manager.flower import FlowerStatus
-from fedloop_server.manager.journals import read_state
+from fedloop_server.manager.journals import JournalReader, read_state
 from fedloop_server.manager.manager import RunManager
 from fedloop_server.manager.queue import RunQueue
 from fedloop_server.manager.state import FlowerPhase, Limits, Status, Wish
 from fedloop_server.runs.lock import driver_of, drives
 from fedloop_server.runs.plan import RunPlan
-from fedloop_server.runs.state import AttemptStarted, Phase, RunFinished, ScalerFixed
+from fedloop_server.runs.state import AttemptBroken, AttemptStarted, Phase, RunFinished, RunStopped, ScalerFixed
 
 if TYPE_CHECKING:
     from tests.manager.conftest import Link
@@ -253,6 +254,148 @@ def test_a_journal_that_cannot_be_read_fails_its_run_and_not_the_queue(
     assert office.status("a") is Status.FAILED
     assert office.status("b") is Status.STARTING
     assert "line 1 is not the next event" in caplog.text
+
+
+BAD_PLANS: dict[str, Callable[[Path], object]] = {
+    "a key of a later release": lambda path: path.write_bytes(path.read_bytes().replace(b'"durable"', b'"durables"')),
+    "cut off": lambda path: path.write_bytes(path.read_bytes()[:100]),
+    "empty": lambda path: path.write_bytes(b""),
+    "no text": lambda path: path.write_bytes(b"\xff\x00"),
+    "not there": lambda path: path.unlink(),
+    "its whole folder is gone": lambda path: shutil.rmtree(path.parent),
+}
+
+
+@pytest.mark.parametrize("name", BAD_PLANS)
+@pytest.mark.parametrize("begun", [False, True], ids=["waiting", "begun"])
+def test_a_run_without_a_readable_plan_fails_by_name_and_stops_no_other(
+    office: Office, name: str, begun: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    office.submit("bad", every_seconds=3600.0)
+    office.submit("good")
+    if begun:
+        office.ticks(1)
+        begin(office, "bad")
+    BAD_PLANS[name](office.home.run_folder("bad") / "plan.json")
+    office.ticks(3)
+    assert [office.status("bad"), office.status("good")] == [Status.FAILED, Status.STARTING]
+    job = office.queue.find("bad").job  # type: ignore[union-attr]
+    assert "run bad" in job.reason
+    assert "bad" in caplog.text
+    assert [(e.action, e.subject) for e in office.home.audit().entries()] == [(AuditAction.RUN_FAILED, "bad")]
+    office.ticks(15)
+    assert office.queue.find("bad").job.settled  # type: ignore[union-attr]
+
+
+def test_a_plan_that_comes_back_lets_its_run_go_on(office: Office) -> None:
+    office.submit("a")
+    path = office.home.run_folder("a") / "plan.json"
+    before = path.read_bytes()
+    path.write_bytes(b"{}")
+    office.ticks(2)
+    assert office.status("a") is Status.FAILED
+    path.write_bytes(before)
+    office.queue.wish_resume("a")
+    office.ticks(2)
+    assert office.status("a") is Status.STARTING
+
+
+def test_a_run_whose_next_one_cannot_be_planned_waits_and_lets_others_go_first(
+    office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(self: CoordinatorHome, plan: RunPlan) -> None:
+        raise DiskFull("there is no room.")
+
+    office.submit("nightly", every_seconds=100.0)
+    office.submit("other")
+    with monkeypatch.context() as patched:
+        patched.setattr(CoordinatorHome, "store_plan", full)
+        office.ticks(2)
+    assert [office.status("nightly"), office.status("other")] == [Status.QUEUED, Status.STARTING]
+    assert office.queue.find("nightly").job.reason == "waits: there is no room."  # type: ignore[union-attr]
+    office.queue.wish_stop("other")
+    office.ticks(40)
+    assert [office.status("nightly"), office.status("nightly-2")] == [Status.STARTING, Status.SCHEDULED]
+
+
+def test_a_run_that_is_given_up_says_what_broke_its_last_attempt(office: Office) -> None:
+    office.submit("a")
+    for _ in range(200):
+        office.ticks(1)
+        if office.status("a") is Status.STARTING and office.queue.find("a").job.flower_run is not None:  # type: ignore[union-attr]
+            with drives(office.home.run_folder("a")):
+                journal = office.home.journal("a")
+                journal.record(AttemptStarted(attempt=journal.state.attempt + 1, unix=0.0))
+                journal.record(AttemptBroken(code="FL-STORE-001", reason="database x failed: it is away.", unix=0.0))
+        if office.status("a").over:
+            break
+    state = read_state(office.home.run_folder("a"))
+    assert state.attempt == 5
+    assert state.failure is not None
+    assert state.failure.reason.endswith("without closing a round: database x failed: it is away")
+
+
+def test_a_journal_that_cannot_be_read_for_a_moment_fails_no_run(
+    office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(_self: JournalReader) -> tuple[()]:
+        raise StorageError("too many open files.")
+
+    office.submit("a")
+    office.ticks(1)
+    begin(office, "a")
+    with drives(office.home.run_folder("a")):
+        office.ticks(1)
+        with monkeypatch.context() as patched:
+            patched.setattr(JournalReader, "news", fails)
+            office.ticks(50)
+            assert office.status("a") is Status.RUNNING
+        office.ticks(1)
+        assert office.status("a") is Status.RUNNING
+        monkeypatch.setattr(JournalReader, "news", fails)
+        office.ticks(62)
+        assert office.status("a") is Status.FAILED
+
+
+def test_the_opposite_wish_takes_the_pending_one_back(office: Office) -> None:
+    office.submit("a")
+    office.submit("b")
+    assert office.queue.wish_stop("b") is Wish.NONE
+    assert office.queue.wish_resume("b") is Wish.STOP, "it waits, and goes on waiting"
+    office.ticks(1)
+    assert [office.status("a"), office.status("b")] == [Status.STARTING, Status.QUEUED]
+    with drives(office.home.run_folder("a")):
+        office.ticks(1)
+        office.queue.wish_stop("a")
+        assert office.queue.wish_resume("a") is Wish.STOP
+        assert not office.queue.stop_wished("a")
+        office.ticks(2)
+        assert office.status("a") is Status.RUNNING
+    assert office.queue.wish_stop("b") is Wish.NONE
+    office.ticks(1)
+    assert office.status("b") is Status.STOPPED
+    assert office.queue.wish_resume("b") is Wish.NONE
+    assert office.queue.wish_stop("b") is Wish.RESUME
+    office.ticks(2)
+    found = office.queue.find("b")
+    assert found is not None
+    assert (found.job.status, found.wish) == (Status.STOPPED, Wish.NONE)
+
+
+def test_a_stop_that_its_driver_had_heeded_is_taken_back_all_the_same(office: Office) -> None:
+    office.submit("a")
+    office.ticks(1)
+    with drives(office.home.run_folder("a")):
+        office.ticks(1)
+        office.queue.wish_stop("a")
+        journal = office.home.journal("a")
+        journal.record(AttemptStarted(attempt=1, unix=0.0))
+        journal.record(RunStopped(unix=1.0))
+        assert office.queue.wish_resume("a") is Wish.STOP
+        office.ticks(2)
+    office.ticks(3)
+    assert office.status("a") is Status.STARTING
+    assert read_state(office.home.run_folder("a")).phase is Phase.GATHERING
 
 
 def test_a_wish_that_comes_while_the_manager_works_is_kept(office: Office) -> None:

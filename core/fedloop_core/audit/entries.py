@@ -43,6 +43,7 @@ class AuditAction(StrEnum):
     RUN_RESUMED = "run-resumed"
     RUN_FINISHED = "run-finished"
     RUN_FAILED = "run-failed"
+    RUN_REMOVED = "run-removed"
     RELEASE = "release"
     OVERRIDE = "override"
     BUDGET_REFUSED = "budget-refused"

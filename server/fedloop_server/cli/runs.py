@@ -1,7 +1,8 @@
-"""Start, follow, stop and compare runs.
+"""Start, follow, stop, compare and remove runs.
 
 With ``--json`` every command prints one JSON object (``watch`` and ``logs --follow`` one a line): the documents of
-``fedloop_server.cli.run_documents``, ``run_start.DryRun`` and ``run_compare.Comparison``. ``list`` prints ``{"runs": [RunLine,
+``fedloop_server.cli.run_documents``, ``run_start.DryRun``, ``run_compare.Comparison`` and ``run_remove.RemovalDocument``;
+of a run whose plan cannot be read, ``show`` prints ``run_broken.BrokenDocument``. ``list`` prints ``{"runs": [RunLine,
 …]}``; ``start``, ``stop`` and ``resume`` print ``{"run": NAME, "status": STATUS, "next": SENTENCE}``; ``logs`` prints
 ``{"run": NAME, "events": [{"at": UNIX or null, "event": KIND, "sentence": TEXT}, …], "serverapp": [LINE, …]}``. Errors print
 ``{"error": {"code", "message", "hint", "fields"}}``. A run may be named by the beginning of its name.
@@ -25,10 +26,11 @@ from fedloop_core.errors import FedloopError, NotSetUp, RunCancelled, RunError, 
 if TYPE_CHECKING:
     from fedloop_server.home import CoordinatorHome
     from fedloop_server.manager.queue import RunQueue
-    from fedloop_server.manager.views import RunView
+    from fedloop_server.manager.state import Wish
+    from fedloop_server.manager.views import BrokenRun, RunView
     from fedloop_server.runs.state import Event
 
-__all__ = ["commands", "compare", "list_", "logs", "resume", "show", "start", "stop", "watch"]
+__all__ = ["commands", "compare", "list_", "logs", "remove", "resume", "show", "start", "stop", "watch"]
 
 commands = typer.Typer(no_args_is_help=True, suggest_commands=False, add_completion=False)
 
@@ -42,7 +44,7 @@ _HERE = Path()
 
 @commands.callback()
 def _run() -> None:
-    """Start, follow, stop and compare runs."""
+    """Start, follow, stop, compare and remove runs."""
 
 
 @commands.command()
@@ -106,13 +108,15 @@ def list_(
     as_json: JsonOption = False,
 ) -> None:
     """List the runs: state, round, sites, when they started and how long they took."""
+    from fedloop_server.cli.run_broken import broken_line
     from fedloop_server.cli.run_tables import list_table
     from fedloop_server.cli.run_telling import line_of
-    from fedloop_server.manager.views import load_views
+    from fedloop_server.manager.views import BrokenRun, load_views
 
     with _office(home) as (coordinator, queue):
         views = load_views(coordinator, queue)
-    lines = [line_of(view) for view in views if task is None or view.plan.task.name == task]
+    lines = [broken_line(view) if isinstance(view, BrokenRun) else line_of(view) for view in views]
+    lines = [line for line in lines if task in {None, line.task}]
     if as_json:
         _say(json.dumps({"runs": [line.model_dump() for line in lines]}))
     elif lines:
@@ -129,10 +133,17 @@ def show(
     as_json: JsonOption = False,
 ) -> None:
     """Show everything of a run: rounds, sites, who was left out and why, privacy spent, traffic, version, next step."""
+    from fedloop_server.cli.run_broken import broken_document, broken_tables
     from fedloop_server.cli.run_tables import show_tables
     from fedloop_server.cli.run_telling import document_of
+    from fedloop_server.manager.views import BrokenRun
 
-    document = document_of(_view(home, run))
+    view = _any_view(home, run)
+    if isinstance(view, BrokenRun):
+        broken = broken_document(view)
+        _say(broken.model_dump_json() if as_json else broken_tables(broken))
+        return
+    document = document_of(view)
     _say(document.model_dump_json() if as_json else show_tables(document, every_round=rounds))
 
 
@@ -174,9 +185,9 @@ def stop(run: RunArgument, home: HomeOption = _HERE, as_json: JsonOption = False
 
     with _office(home) as (coordinator, queue):
         name = _queued_name(coordinator, queue, run)
-        queue.wish_stop(name)
+        taken_back = queue.wish_stop(name)
         coordinator.audit().record(operator(), AuditAction.RUN_STOPPED, name)
-    _told(home, name, as_json=as_json)
+    _told(home, name, as_json=as_json, taken_back=taken_back)
 
 
 @commands.command()
@@ -186,9 +197,44 @@ def resume(run: RunArgument, home: HomeOption = _HERE, as_json: JsonOption = Fal
 
     with _office(home) as (coordinator, queue):
         name = _queued_name(coordinator, queue, run)
-        queue.wish_resume(name)
+        taken_back = queue.wish_resume(name)
         coordinator.audit().record(operator(), AuditAction.RUN_RESUMED, name)
-    _told(home, name, as_json=as_json)
+    _told(home, name, as_json=as_json, taken_back=taken_back)
+
+
+@commands.command()
+def remove(
+    runs: Annotated[list[str] | None, typer.Argument(help="Names of runs that are over, or how they begin.")] = None,
+    home: HomeOption = _HERE,
+    older_than: Annotated[
+        float | None, typer.Option(min=0, help="Days since they ended; without names: all such runs.")
+    ] = None,
+    dry: Annotated[bool, typer.Option("--dry-run", help="Say what would go, and remove nothing.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Ask nothing.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Remove runs that are over and made no version: plan, journal and checkpoints, for good."""
+    from fedloop_core.audit import AuditAction
+    from fedloop_server.cli.run_remove import asked_removal, removal_document, removal_tables
+    from fedloop_server.manager.removal import remove_run
+
+    if as_json and not (yes or dry):
+        raise UsageError("removing runs must be confirmed.", hint="Add --yes, or --dry-run.")
+    with _office(home) as (coordinator, queue):
+        removal = asked_removal(coordinator, queue, runs or [], older_than)
+        if not as_json:
+            _say(removal_tables(removal))
+        if removal.gone and not dry:
+            if not yes:
+                typer.confirm("Remove them for good?", abort=True)
+            audit = coordinator.audit()
+            for run in removal.gone:
+                remove_run(coordinator, queue, run.run_id)
+                audit.record(operator(), AuditAction.RUN_REMOVED, run.run_id, status=run.status, bytes=run.bytes)
+    if as_json:
+        _say(removal_document(removal, dry=dry).model_dump_json())
+    elif removal.gone:
+        _say("Nothing was removed. Leave --dry-run out to remove them." if dry else "They are removed.")
 
 
 @commands.command()
@@ -274,6 +320,14 @@ def _view(home: Path, run: str) -> RunView:
         return load_view(coordinator, queue, the_run(run, run_names(coordinator, queue)))
 
 
+def _any_view(home: Path, run: str) -> RunView | BrokenRun:
+    """Like ``_view``, also of a run whose plan cannot be read."""
+    from fedloop_server.manager.views import find_view, run_names, the_run
+
+    with _office(home) as (coordinator, queue):
+        return find_view(coordinator, queue, the_run(run, run_names(coordinator, queue)))
+
+
 def _queued_name(coordinator: CoordinatorHome, queue: RunQueue, run: str) -> str:
     from fedloop_server.manager.views import run_names, the_run
 
@@ -285,16 +339,25 @@ def _queued_name(coordinator: CoordinatorHome, queue: RunQueue, run: str) -> str
     return name
 
 
-def _told(home: Path, run: str, *, as_json: bool) -> None:
-    """Says where a run stands after a command about it."""
+def _told(home: Path, run: str, *, as_json: bool, taken_back: Wish | None = None) -> None:
+    """Says where a run stands after a command about it, and which wish that took back."""
+    from fedloop_server.cli.run_broken import broken_document
     from fedloop_server.cli.run_telling import next_step
     from fedloop_server.manager.state import Wish
+    from fedloop_server.manager.views import BrokenRun
 
-    view = _view(home, run)
+    view = _any_view(home, run)
     wish = Wish.NONE if view.queued is None else view.queued.wish
     status = {Wish.STOP: "to be stopped", Wish.RESUME: "to be resumed"}.get(wish, view.status)
+    if taken_back is Wish.STOP and wish is Wish.RESUME and view.status in {"starting", "running"}:
+        status = "to go on"
+    back = {Wish.STOP: "The wish to stop it is taken back. ", Wish.RESUME: "The wish to resume it is taken back. "}
     served = "" if _served(home) else " Nobody takes the queue forward: start `fedloop server up` on this coordinator."
-    step = f"`fedloop run watch {run}` follows it." if wish is not Wish.NONE else next_step(view)
+    if isinstance(view, BrokenRun):
+        step = broken_document(view).next_step
+    else:
+        step = f"`fedloop run watch {run}` follows it." if wish is not Wish.NONE else next_step(view)
+    step = f"{back.get(taken_back or Wish.NONE, '')}{step}"
     if as_json:
         _say(json.dumps({"run": run, "status": view.status, "wish": wish.value, "next": f"{step}{served}"}))
     else:

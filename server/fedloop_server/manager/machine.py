@@ -10,6 +10,8 @@
    what they do. A driver that does not go by itself is ended.
 5. A wish to resume queues a run that was stopped or failed. Wishes that make no sense any more are dropped.
 6. How a run ended is what its journal says.
+7. A run whose plan or journal cannot be read has failed, and says so. A wish to resume that comes after a wish to stop takes
+   that one back: the run goes on, from its end where it had stopped already.
 """
 
 from __future__ import annotations
@@ -77,7 +79,7 @@ def plan(queue: Sequence[Wished], seen: Mapping[str, Seen], now: float, limits: 
     for at in ready:
         entry = steps[at].entry
         looked = seen.get(entry.job.run_id, _UNSEEN)
-        if places > 0 and not looked.driven:
+        if places > 0 and not looked.driven and entry.job.retry_at <= now:
             steps[at] = _begin(entry, looked, now)
             places -= 1
     return Plan(tuple(s.entry for s in steps), tuple(decision for s in steps for decision in s.decisions))
@@ -130,7 +132,7 @@ def _taken_up(entry: Wished, now: float) -> Wished:
         case Wish.RESUME if job.status in {Status.STOPPED, Status.FAILED}:
             again = {"fruitless": 0, "refused": 0, "retry_at": 0.0, "ended_unix": None, "ending": None, "reason": ""}
             return Wished(_with(job, status=Status.QUEUED, not_before=now, since=now, **again))
-        case Wish.RESUME if job.status is not Status.STOPPING:
+        case Wish.RESUME if job.status.waiting or job.status is Status.FINISHED:
             return Wished(job)
         case _:
             return entry
@@ -140,8 +142,12 @@ def _advance(entry: Wished, seen: Seen, now: float, limits: Limits) -> _Step:
     job = entry.job
     if seen.rounds > job.rounds:
         job = _with(job, rounds=seen.rounds)
+    if seen.problem and not job.status.over:
+        return _over(_with(job, reason=seen.problem), entry.wish, "failed", seen, now)
     if entry.wish is Wish.STOP and job.status in {Status.STARTING, Status.RUNNING}:
         return _stop(_with(job, ending="stopped", reason="stopped by a person"), Wish.NONE, seen, now)
+    if entry.wish is Wish.RESUME and job.status in {Status.STARTING, Status.RUNNING} and seen.end != "stopped":
+        entry = Wished(job)  # it took a wish to stop back in time
     match job.status:
         case Status.SCHEDULED if now >= job.not_before:
             return _Step(Wished(_with(job, status=Status.QUEUED, since=now), entry.wish))
@@ -207,15 +213,19 @@ def _dead(job: Job, wish: Wish, seen: Seen, now: float, limits: Limits) -> _Step
     fruitless = (0 if seen.rounds > job.rounds_at_start else job.fruitless) + 1
     job = _with(job, fruitless=fruitless)
     if fruitless >= limits.fruitless:
-        why = f"given up after {fruitless} attempts that died one after another without closing a round"
+        why = f"given up after {fruitless} attempts that died one after another without closing a round{_trouble(seen)}"
         return _stop(_with(job, ending="failed", reason=why), wish, seen, now)
-    after = f"attempt {max(seen.attempt, job.attempts)} died; the next one follows"
+    after = f"attempt {max(seen.attempt, job.attempts)} died{_trouble(seen)}; the next one follows"
     retry = _with(
         _let_go(job), status=Status.STARTING, since=now, retry_at=now + limits.backoff(fruitless), reason=after
     )
     if now < retry.retry_at:
         return _Step(Wished(retry, wish), _rest(retry))
     return _ask(retry, wish, seen)
+
+
+def _trouble(seen: Seen) -> str:
+    return f": {seen.trouble.rstrip('.')}" if seen.trouble else ""
 
 
 def _stop(job: Job, wish: Wish, seen: Seen, now: float) -> _Step:

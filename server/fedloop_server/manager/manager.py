@@ -11,12 +11,20 @@ import os
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import replace
 from typing import Protocol
 
 from fedloop_core.audit import AuditAction, AuditLog
-from fedloop_core.errors import FedloopError, ProcessFailed, RunBusy, StorageError
+from fedloop_core.errors import (
+    ContentDamaged,
+    FedloopError,
+    ProcessFailed,
+    RegistryError,
+    RunBusy,
+    RunError,
+    StorageError,
+)
 from fedloop_core.federation.bundle import HOME_KEY, RUN_KEY
 from fedloop_server.home import CoordinatorHome
 from fedloop_server.manager.cancels import Cancels
@@ -47,6 +55,7 @@ from fedloop_server.manager.state import (
 )
 from fedloop_server.runs.control import fail_run, reopen_run, stop_run
 from fedloop_server.runs.lock import driver_of
+from fedloop_server.runs.plan import RunPlan
 from fedloop_server.runs.state import Phase
 
 __all__ = ["Flower", "RunManager"]
@@ -56,6 +65,7 @@ _ACTOR = "run-manager"
 _ENDS: Mapping[Phase, End] = {Phase.FINISHED: "finished", Phase.FAILED: "failed", Phase.STOPPED: "stopped"}
 _MOST_STEPS = 10  # in one tick, which others wait for
 _ASK_SECONDS = 5.0  # between two questions to Flower about an attempt that nobody drives yet
+_UNREAD_SECONDS = 60.0  # that plan, journal and lock may be unreadable without being damaged
 _WIND_UP_SECONDS = 10.0  # that an attempt whose run is over may take to end by itself
 
 
@@ -108,6 +118,7 @@ class RunManager:
         self._clock = clock
         self._readers: dict[str, JournalReader] = {}
         self._asked: dict[str, float] = {}
+        self._unreadable: dict[str, float] = {}  # since when
         self._swept = False
 
     def tick(self) -> None:
@@ -134,16 +145,38 @@ class RunManager:
         now = self._clock()
         seen = {entry.job.run_id: self._look(entry.job, now) for entry in queue}
         step = plan([Wished(entry.job, entry.wish) for entry in queue], seen, now, self._limits)
-        following = [self._next(d) for d in step.decisions if isinstance(d, PlanNext)]
-        made = [replace(e, job=w.job, wish=w.wish) for e, w in zip(queue, step.jobs, strict=True)]
+        following, postponed = self._following(step.decisions)
+        made = [
+            self._postponed(e, postponed[w.job.run_id], now)
+            if w.job.run_id in postponed
+            else replace(e, job=w.job, wish=w.wish)
+            for e, w in zip(queue, step.jobs, strict=True)
+        ]
         self._queue.keep(queue, made, following)
-        self._tell(queue, made)
-        outcomes = [self._act(decision, now) for decision in step.decisions]
+        self._tell(queue, made, seen)
+        outcomes = [self._act(d, now) for d in step.decisions if d.run_id not in postponed]
         learnt = self._learn(made, [outcome for outcome in outcomes if outcome is not None])
         for entry in learnt:
             if entry.job.settled:
                 self._readers.pop(entry.job.run_id, None)
         return [(e.job.status, e.job.settled) for e in queue] != [(e.job.status, e.job.settled) for e in learnt]
+
+    def _following(self, decisions: Sequence[Decision]) -> tuple[list[Job], dict[str, str]]:
+        """The next runs of series; and of runs that cannot be followed by one now, why."""
+        following, postponed = [], {}
+        for decision in decisions:
+            if isinstance(decision, PlanNext):
+                try:
+                    following.append(self._next(decision))
+                except FedloopError as error:
+                    _LOG.warning("the run after %s cannot be planned: %s", decision.run_id, error)
+                    postponed[decision.run_id] = error.message
+        return following, postponed
+
+    def _postponed(self, entry: QueuedRun, why: str, now: float) -> QueuedRun:
+        """A run that begins later than it could, since the next one of its series cannot be planned; others go first."""
+        job = entry.job.model_copy(update={"status": Status.QUEUED, "reason": f"waits: {why}", "since": now})
+        return replace(entry, job=job.model_copy(update={"retry_at": now + self._limits.longest_backoff_seconds}))
 
     def _sweep(self) -> bool:
         """Stops the Flower runs that nobody knows: a manager died before it could note them."""
@@ -167,12 +200,27 @@ class RunManager:
             driven = driver_of(folder) is not None
             reader.news()
             driven = driver_of(folder) is not None or driven
-        except StorageError:
-            _LOG.exception("run %s cannot be read", job.run_id)
-            return Seen(attempt=job.journal_attempt, rounds=job.rounds, end="failed")
+            if not driven and not job.status.over and (job.status is not Status.SCHEDULED or job.not_before <= now):
+                self._home.plan(job.run_id)
+        except FedloopError as error:
+            return self._unread(job, reader, error, now)
+        self._unreadable.pop(job.run_id, None)
         state = reader.state
         flower = FlowerPhase.UNKNOWN if driven else self._ask(job, now)
-        return Seen(driven, state.attempt, state.completed_rounds, _ENDS.get(state.phase), flower)
+        trouble = "" if state.trouble is None else state.trouble.reason
+        return Seen(driven, state.attempt, state.completed_rounds, _ENDS.get(state.phase), flower, trouble)
+
+    def _unread(self, job: Job, reader: JournalReader, error: FedloopError, now: float) -> Seen:
+        """A run whose files cannot be read: at once where they are damaged, and after a while where that may pass."""
+        first = self._unreadable.setdefault(job.run_id, now)
+        attempt = max(job.journal_attempt, reader.state.attempt)
+        damaged = isinstance(error, ContentDamaged) or not isinstance(error, StorageError)
+        if not damaged and now - first < _UNREAD_SECONDS:
+            _LOG.warning("run %s: %s", job.run_id, error)
+            return Seen(job.status is Status.RUNNING, attempt, job.rounds)
+        if not job.status.over:
+            _LOG.error("run %s cannot go on: %s", job.run_id, error)
+        return Seen(attempt=attempt, rounds=job.rounds, problem=error.message)
 
     def _ask(self, job: Job, now: float) -> FlowerPhase:
         """What Flower says of an attempt that nobody drives yet, asked now and then."""
@@ -196,7 +244,9 @@ class RunManager:
                 case StopAttempt(run_id=run_id, flower_run=number):
                     return self._stop(run_id, number, now)
                 case PostCancel(run_id=run_id, attempt=attempt):
-                    self._cancels.post(run_id, attempt, self._home.plan(run_id).task.digest)
+                    digest = self._task_digest(run_id)
+                    if digest is not None:
+                        self._cancels.post(run_id, attempt, digest)
                     return CancelPosted(run_id, attempt)
                 case KillDriver(run_id=run_id, force=force):
                     self._kill(run_id, force=force)
@@ -211,6 +261,18 @@ class RunManager:
         except FedloopError as error:
             _LOG.warning("%s of run %s failed: %s", type(decision).__name__, decision.run_id, error)
         return None
+
+    def _task_digest(self, run_id: str) -> bytes | None:
+        """Digest of a run's task, by its plan or else by the registry; None when nobody knows it."""
+        try:
+            return self._home.plan(run_id).task.digest
+        except (ContentDamaged, RunError) as error:
+            _LOG.warning("sites are told of %s without its plan: %s", run_id, error)
+        try:
+            with closing(self._home.registry()) as registry:
+                return bytes.fromhex(registry.run(run_id).task_digest)
+        except RegistryError:
+            return None
 
     def _start(self, run_id: str) -> Outcome:
         try:
@@ -257,11 +319,9 @@ class RunManager:
     def _next(self, decision: PlanNext) -> Job:
         """The next run of a series: the same plan under the next free name."""
         before = next(e.job for e in self._queue.unsettled() if e.job.run_id == decision.run_id)
-        turn = before.turn + 1
-        while self._home.run_folder(f"{before.series}-{turn}").exists():
+        turn, used, same = before.turn + 1, self._queue.used_names(), self._home.plan(before.run_id)
+        while (run_id := f"{before.series}-{turn}") in used or not self._stored(same, run_id):
             turn += 1
-        run_id = f"{before.series}-{turn}"
-        self._home.store_plan(self._home.plan(before.run_id).model_copy(update={"run_id": run_id}))
         return Job(
             run_id=run_id,
             task=before.task,
@@ -274,7 +334,19 @@ class RunManager:
             since=self._clock(),
         )
 
-    def _tell(self, before: Sequence[QueuedRun], after: Sequence[QueuedRun]) -> None:
+    def _stored(self, same: RunPlan, run_id: str) -> bool:
+        """Stores a plan under another name; False when the name's folder holds another plan.
+
+        Raises:
+            StorageError: it cannot be written.
+        """
+        try:
+            self._home.store_plan(same.model_copy(update={"run_id": run_id}))
+        except RunError:
+            return False
+        return True
+
+    def _tell(self, before: Sequence[QueuedRun], after: Sequence[QueuedRun], seen: Mapping[str, Seen]) -> None:
         """Logs every change of status; the driver audits how a run ended, unless there never was one."""
         for old, new in zip(before, after, strict=True):
             job = new.job
@@ -283,6 +355,8 @@ class RunManager:
             _LOG.info("run %s is %s%s", job.run_id, job.status, f": {job.reason}" if job.reason else "")
             if job.status is Status.STOPPED and (old.job.status.waiting or not self._readers[job.run_id].state.attempt):
                 self._record(AuditAction.RUN_STOPPED, job.run_id, job.reason)
+            if job.status is Status.FAILED and seen[job.run_id].problem:
+                self._record(AuditAction.RUN_FAILED, job.run_id, job.reason)
 
     def _record(self, action: AuditAction, run_id: str, reason: str) -> None:
         if self._audit is None:

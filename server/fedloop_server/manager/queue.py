@@ -13,6 +13,7 @@ from fedloop_core.errors import RunError
 from fedloop_server.database import Database
 from fedloop_server.manager.state import Job, Status, Wish
 from fedloop_server.manager.tables import QueuedRunRow
+from fedloop_server.registry.tables import RunRow
 from fedloop_server.runs.plan import RunPlan
 
 __all__ = ["QueuedRun", "RunQueue"]
@@ -84,38 +85,67 @@ class RunQueue:
         with self.database.reading() as session:
             return tuple(map(_queued, session.scalars(query)))
 
-    def wish_stop(self, run_id: str) -> QueuedRun:
-        """Wants a run to stop; the manager sees to it.
+    def wish_stop(self, run_id: str) -> Wish:
+        """Wants a run to stop; the manager sees to it. A wish to resume that nobody has taken up yet is taken back.
+
+        Returns:
+            The wish that is taken back: ``RESUME`` or ``NONE``.
 
         Raises:
-            RunError: it is not in the queue, or over.
+            RunError: it is not in the queue, or over and nobody wants it to go on.
         """
         with self.database.writing() as session:
             row = _known(session, run_id)
-            status = _queued(row).job.status
-            if status.over:
+            status, pending = _queued(row).job.status, Wish(row.wish)
+            if status.over and pending is not Wish.RESUME:
                 raise RunError(f"run {run_id} is {status} and cannot be stopped.", hint=f"fedloop run show {run_id}")
-            row.wish = Wish.STOP.value
-            return _queued(row)
+            row.wish = (Wish.NONE if status.over else Wish.STOP).value
+            return pending if pending is Wish.RESUME else Wish.NONE
 
-    def wish_resume(self, run_id: str) -> QueuedRun:
+    def wish_resume(self, run_id: str) -> Wish:
         """Wants a run to go on that was stopped or failed, or that is about to be.
 
+        A wish to stop that nobody has taken up yet is taken back. Its driver may have heeded it already: then the manager
+        lets the run go on from there.
+
+        Returns:
+            The wish that is taken back: ``STOP`` or ``NONE``.
+
         Raises:
-            RunError: it is not in the queue, has finished, or goes on.
+            RunError: it is not in the queue, has finished, or goes on and nobody wants it to stop.
         """
         with self.database.writing() as session:
             row = _known(session, run_id)
-            status = _queued(row).job.status
+            status, pending = _queued(row).job.status, Wish(row.wish)
             if status is Status.FINISHED:
                 raise RunError(
                     f"run {run_id} has finished: there is nothing to resume.",
                     hint="`fedloop run start TASK --warm-from VERSION` trains its version further.",
                 )
-            if not status.over and status is not Status.STOPPING:  # which is queued again as soon as all have let go
+            goes_on = not status.over and status is not Status.STOPPING  # which is queued again when all have let go
+            if goes_on and pending is Wish.NONE:
                 raise RunError(f"run {run_id} is {status}: it goes on by itself.", hint=f"fedloop run show {run_id}")
-            row.wish = Wish.RESUME.value
-            return _queued(row)
+            row.wish = (Wish.NONE if status.waiting else Wish.RESUME).value
+            return pending if pending is Wish.STOP else Wish.NONE
+
+    def used_names(self) -> frozenset[str]:
+        """Every name that a run has or had: sites know runs by their names for longer than the coordinator keeps them."""
+        with self.database.reading() as session:
+            return frozenset((*session.scalars(select(QueuedRunRow.run_id)), *session.scalars(select(RunRow.id))))
+
+    def remove(self, run_id: str, first: Callable[[], object]) -> None:
+        """Takes a run out, if it is there, after ``first`` was done; nothing is taken out when that raises.
+
+        Raises:
+            RunError: something is left to do for it, or a person wants something of it.
+        """
+        with self.database.writing() as session:
+            row = _row(session, run_id)
+            if row is not None:
+                if not row.settled or row.wish != Wish.NONE.value:
+                    raise RunError(f"run {run_id} is not over.", hint=f"fedloop run show {run_id}")
+                session.delete(row)
+            first()
 
     def stop_wished(self, run_id: str) -> bool:
         """Whether a person wants the run to stop, from the wish until the run is over."""

@@ -142,7 +142,8 @@ class Seen:
     """What is seen of a run at one moment: first the lock, then the journal, then Flower.
 
     ``driven``: a process holds the driver's lock; ``attempt`` and ``rounds``: the last attempt and the closed rounds in the
-    journal; ``end``: how the journal ends, None while it is open or not there.
+    journal; ``end``: how the journal ends, None while it is open or not there. ``trouble``: why the last attempt broke off;
+    ``problem``: why plan or journal cannot be read, with which no attempt can begin or go on.
     """
 
     driven: bool = False
@@ -150,6 +151,8 @@ class Seen:
     rounds: int = 0
     end: End | None = None
     flower: FlowerPhase = FlowerPhase.UNKNOWN
+    trouble: str = ""
+    problem: str = ""
 
 
 @dataclass(frozen=True)

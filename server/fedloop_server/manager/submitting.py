@@ -95,7 +95,7 @@ def _plan(request: RunRequest, name: str, active: int) -> RunPlan:
 
 
 def _name(home: CoordinatorHome, queue: RunQueue, request: RunRequest) -> str:
-    taken = {entry.job.run_id for entry in queue.list()}
+    taken = queue.used_names()
     if request.name is None:
         number = 1
         while (name := _numbered(request.task.name, number)) in taken or home.run_folder(name).exists():
@@ -104,8 +104,12 @@ def _name(home: CoordinatorHome, queue: RunQueue, request: RunRequest) -> str:
     if re.fullmatch(_NAME, request.name) is None:
         hint = "Use up to 63 small letters, digits and '-', a letter or digit first."
         raise UsageError(f"a run cannot be named {request.name!r}.", hint=hint)
-    if request.name in taken or home.run_folder(request.name).exists():
+    if queue.find(request.name) is not None or home.run_folder(request.name).exists():
         raise RunError(f"there is a run {request.name} already.", hint="Choose another --name, or leave it out.")
+    if request.name in taken:
+        raise RunError(
+            f"there was a run {request.name}, which sites still know by its name.", hint="Choose another --name."
+        )
     return request.name
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import shutil
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from fedloop_server.runs.lock import driver_of
 from fedloop_server.runs.plan import RunPlan
 from fedloop_server.runs.state import AttemptStarted, Event, Phase, RoundOpened, RunState
 
-__all__ = ["LITTLE_ROOM", "RunView", "load_view", "load_views", "run_names", "the_run"]
+__all__ = ["LITTLE_ROOM", "BrokenRun", "RunView", "find_view", "load_view", "load_views", "run_names", "the_run"]
 
 LITTLE_ROOM = 16 << 20
 """Bytes below which the databases of coordinator and Flower may fail."""
@@ -85,10 +86,30 @@ class RunView:
         return found[-1] if found else None
 
 
+@dataclass(frozen=True)
+class BrokenRun:
+    """A run whose plan cannot be read, and why; ``state`` is what its journal says, as far as that can be read."""
+
+    run_id: str
+    state: RunState
+    queued: QueuedRun | None
+    folder: Path
+    problem: str
+
+    @property
+    def status(self) -> str:
+        """As that of a run whose plan can be read."""
+        ended = _ENDS.get(self.state.phase)
+        if ended is None and self.queued is not None:
+            return self.queued.job.status.value
+        return "open" if ended is None else ended.value
+
+
 def run_names(home: CoordinatorHome, queue: RunQueue) -> tuple[str, ...]:
     """Every run: those in the queue by submission, then those that only have a folder."""
     queued = [entry.job.run_id for entry in queue.list()]
-    folders = sorted(path.parent.name for path in (home.folder / "runs").glob("*/plan.json"))
+    found = sorted(path.parent.name for path in (home.folder / "runs").glob("*/plan.json"))
+    folders = [name for name in found if not name.startswith(".")]  # one that is being removed
     return tuple(dict.fromkeys((*queued, *folders)))
 
 
@@ -118,20 +139,33 @@ def load_view(home: CoordinatorHome, queue: RunQueue, run_id: str) -> RunView:
 
     Raises:
         RunError: its plan is not there.
+        StorageError: its plan cannot be read.
     """
     return _view(home, run_id, queue.find(run_id))
 
 
-def load_views(home: CoordinatorHome, queue: RunQueue) -> tuple[RunView, ...]:
-    """All runs, in the order of ``run_names``; those whose plan was deleted are left out."""
+def find_view(home: CoordinatorHome, queue: RunQueue, run_id: str) -> RunView | BrokenRun:
+    """Like ``load_view``, also of a run whose plan cannot be read."""
+    return _found(home, run_id, queue.find(run_id))
+
+
+def load_views(home: CoordinatorHome, queue: RunQueue) -> tuple[RunView | BrokenRun, ...]:
+    """All runs, in the order of ``run_names``."""
     queued = {entry.job.run_id: entry for entry in queue.list()}
-    views = []
-    for name in run_names(home, queue):
-        try:
-            views.append(_view(home, name, queued.get(name)))
-        except RunError:
-            continue
-    return tuple(views)
+    return tuple(_found(home, name, queued.get(name)) for name in run_names(home, queue))
+
+
+def _found(home: CoordinatorHome, run_id: str, queued: QueuedRun | None) -> RunView | BrokenRun:
+    try:
+        return _view(home, run_id, queued)
+    except RunError:
+        problem = f"its folder {home.run_folder(run_id)} holds no plan."
+    except StorageError as error:
+        problem = str(error)
+    reader = JournalReader(home.run_folder(run_id))
+    with suppress(StorageError):  # what can be read of it counts
+        reader.news()
+    return BrokenRun(run_id, reader.state, queued, home.run_folder(run_id), problem)
 
 
 def _view(home: CoordinatorHome, run_id: str, queued: QueuedRun | None) -> RunView:
