@@ -14,7 +14,7 @@ from fedloop_server.home import CoordinatorHome
 from fedloop_server.manager.queue import RunQueue
 from fedloop_server.membership import Members
 from fedloop_server.membership.machine import SiteState
-from fedloop_server.runs.room import WaitsForRoom
+from fedloop_server.runs.room import WaitsForRoom, with_room
 from fedloop_server.runs.surroundings import ArrivedReplies, RefusedRequest, SiteKey, Surroundings
 
 __all__ = [
@@ -122,10 +122,10 @@ def deployed_surroundings(home: CoordinatorHome, run_id: str) -> Iterator[Surrou
 
     Raises:
         SettingsInvalid: server.toml cannot be read.
-        StorageError: the database cannot be opened.
+        StorageError: the database cannot be opened, for longer than it is waited for.
     """
     with ExitStack() as stack:
-        members = home.members()
+        members = with_room(home.members, WaitsForRoom(None))
         stack.enter_context(closing(members.database))
         front = stack.enter_context(closing(FrontClient(home.folder / "sockets" / "front.sock")))
         stop = QueuedStop(RunQueue(members.database), run_id)
