@@ -62,7 +62,7 @@ def measure(folder: Path, replies: tuple[int, ...], hidden: int) -> tuple[Growth
     """
     deployment = Deployment(folder)
     try:
-        deployment.begin()
+        deployment.begin(settings="[limits]\nconnections_per_address = 512\n")  # all sites are of one address
         found = []
         joined: dict[str, str] = {}
         for count in sorted(replies):

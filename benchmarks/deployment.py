@@ -85,12 +85,14 @@ class Deployment:
         """The command of the coordinator ("coordinator"), of a site, or (empty) of who sets both up."""
         return FEDLOOP
 
-    def begin(self, public: str = "localhost") -> None:
-        """Sets the coordinator up, under the name that sites are told, and starts it."""
+    def begin(self, public: str = "localhost", settings: str = "") -> None:
+        """Sets the coordinator up, under the name that sites are told and with more settings (TOML), and starts it."""
         self.fedloop(
             "server", "init", "--home", str(self.home), "--name", "rehearsal", "--public", public,
             "--front-port", "0", "--hub-port", "0", "--superlink-port", "0", "--health-port", "0",
         )  # fmt: skip
+        with (self.home / "server.toml").open("a") as file:
+            file.write(settings)
         self.start_server()
 
     def start_server(self) -> None:

@@ -130,7 +130,7 @@ def _supernode(
         ready=PortOpen(node_port),
         restart_when=(home.authorities,),
         rests_while=home.shut_out_file,
-        falls_with=("superexec",),  # whose client app then ends without a reply, for which a SuperNode waits for ever
+        falls_with=("superexec", "relay"),  # whose client app then ends without the reply that a SuperNode waits for
         handed=tuple(
             HandedFile(path, given / path.name, roles.user(MAIN))
             for path in (home.node_key, home.authorities, home.superexec_secret)

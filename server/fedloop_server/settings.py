@@ -86,7 +86,8 @@ class Listener(Strict):
 class FrontLimits(Strict):
     """Bounds of the front: bytes of a request and of a site's reply, requests of one site, open connections.
 
-    The rate is also that at which one address may send what is refused; a site's own requests wait for their turn.
+    The rate is also that at which one address may send what is refused; a site's own requests wait for their turn. A SuperNode
+    has one to three connections: ``connections_per_address`` bounds how many sites may share a proxy or a NAT.
     """
 
     body_bytes: Annotated[int, Field(ge=64 << 10)] = 8 * _MIB
@@ -94,6 +95,7 @@ class FrontLimits(Strict):
     requests_per_second: Annotated[float, Field(gt=0)] = 20.0
     burst: Annotated[int, Field(ge=1)] = 100
     connections: Annotated[int, Field(ge=8)] = 512
+    connections_per_address: Annotated[int, Field(ge=1)] = 64
 
 
 class HubLimits(Strict):

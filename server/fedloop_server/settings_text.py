@@ -52,6 +52,7 @@ certificate_days = {certificate_days}
 # requests_per_second = {requests_per_second}
 # burst = {burst}
 # connections = {connections}
+# connections_per_address = {connections_per_address}
 # [hub_limits]
 # message_bytes = {message_bytes}
 # streams = {streams}

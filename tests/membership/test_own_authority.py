@@ -118,7 +118,7 @@ def test_another_sites_authority_or_another_certificate_of_the_same_does_not_let
     colleague.certificate, colleague.authorities = institution.chain(colleague), answer.certificate_authority
     with coordinator.hub(colleague) as stub, pytest.raises(grpc.RpcError) as error:
         stub.Report(colleague.report(), timeout=20)
-    assert error.value.details() == "FL-TRUST-008"  # of the same authority, and not the one that joined
+    assert error.value.details() == "FL-TRUST-005"  # of the same authority, and not the one that joined
 
 
 @pytest.mark.parametrize("content", [b"", b"junk", b"-----BEGIN CERTIFICATE-----\nAA\n-----END CERTIFICATE-----\n"])

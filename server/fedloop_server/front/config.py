@@ -43,7 +43,6 @@ class FrontConfig:
     """Of these requests, at once."""
     room_seconds: float = 5.0
     """A body waits this long for room; then its sender is told to come again."""
-    connections_per_address: int = 64
     handshake_seconds: float = 5.0
     """For the TLS handshake of a new connection."""
     join_burst: int = 30

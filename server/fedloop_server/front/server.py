@@ -84,7 +84,7 @@ async def run_front(config: FrontConfig) -> None:
     front = build_front(config)
     certificate = ServedCertificate(config.certificate, config.key)
     public_socket, own_socket = _public_socket(*config.listen), _own_socket(config.own_socket)
-    door = Door(connections, config.connections_per_address, front.book)
+    door = Door(connections, config.limits.connections_per_address, front.book)
     public = _server(front, Gate(public_socket, door, certificate.context, config.handshake_seconds), door, config)
     own_door = Door(_LOCAL_CALLERS, _LOCAL_CALLERS, front.book)
     local = _server(local_app(front), Gate(own_socket, own_door, None, config.handshake_seconds), own_door, config)

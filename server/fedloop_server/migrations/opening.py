@@ -7,10 +7,10 @@ from pathlib import Path
 
 from sqlalchemy import Connection, inspect, select, text
 
+from fedloop_core.backup.sqlite_copy import copy_sqlite
 from fedloop_core.errors import StorageError
 from fedloop_server.migrations.revisions import HEAD, Behind, Current, Found, Fresh, standing
 from fedloop_server.migrations.schema import metadata, version_table
-from fedloop_core.backup.sqlite_copy import copy_sqlite
 
 __all__ = ["bring_up_to_date", "is_current", "upgrade"]
 
