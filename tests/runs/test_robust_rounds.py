@@ -387,6 +387,7 @@ ROWS: tuple[Row, ...] = (
         r"^it refused: reason \\x1b\]0;pwned\\x07\\n\\u202eA{70,80}…$",
     ),
     ("refuses with a code of its own", Scripted("bad", says("FL-\x1b", rule="x")), {}, "unknown", "^it refused$"),
+    ("says that it was revoked", Scripted("bad", says("FL-TRUST-008")), {}, "FL-TRUST-008", "^it refused$"),
     ("refuses with our own code", Scripted("bad", says("FL-RUN-010")), {}, "unknown", "^it refused$"),
     (
         "a number of its ledger that no database keeps",

@@ -16,7 +16,6 @@ from fedloop_core.errors import (
     FedloopError,
     LedgerRolledBack,
     PolicyRefused,
-    SiteRevoked,
     UpdateRefused,
     heard,
 )
@@ -48,7 +47,8 @@ MAXIMUM_BODY_BYTES = 64 << 10
 
 _HEAD_DIGEST = 32  # bytes
 _LARGEST_NUMBER = 2**63 - 1  # that databases keep
-_FOR_GOOD = frozenset({DataGateFailed.code, LedgerRolledBack.code, SiteRevoked.code})
+# Not SiteRevoked: that a site was revoked is the directory's word, after which the quorum no longer expects it.
+_FOR_GOOD = frozenset({DataGateFailed.code, LedgerRolledBack.code})
 
 
 @dataclass(frozen=True)
