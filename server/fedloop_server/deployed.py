@@ -90,7 +90,7 @@ class FrontArrivals:
     def since(self, number: int, seconds: float) -> ArrivedReplies:
         """Those after ``number``; waits at most ``seconds`` for one."""
         arrived = self._front.arrivals(number, seconds)
-        return ArrivedReplies(arrived.number, frozenset(arrived.answered))
+        return ArrivedReplies(arrived.number, frozenset(arrived.answered), frozenset(arrived.begun))
 
 
 class FrontIdleSites:

@@ -293,7 +293,9 @@ def test_a_reply_is_whole_when_superlink_has_all_that_it_wanted() -> None:
         replies = Replies(100, 10, arrivals)
         replies.open("north", announcement("a", "b", "c"))
         replies.want("north", frozenset({"a", "b"}))
-        start = (await arrivals.since(0, 0.0)).number
+        begun = await arrivals.since(0, 0.0)
+        assert begun.begun == ("question",)
+        start = begun.number
         waiting = asyncio.create_task(arrivals.since(start, 30.0))
         await asyncio.sleep(0)
         for name in ("a", "a", "b"):
@@ -302,7 +304,7 @@ def test_a_reply_is_whole_when_superlink_has_all_that_it_wanted() -> None:
             replies.stored("north", name)
             await asyncio.sleep(0)
         arrived = await waiting
-        assert arrived.answered == ("question",)
+        assert (arrived.answered, arrived.begun) == (("question",), ())
         replies.stored("north", "b")  # sent again
         assert (await arrivals.since(arrived.number, 0.01)).answered == ()
         replies.open("south", announcement("a"))

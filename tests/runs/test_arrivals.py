@@ -21,6 +21,7 @@ class Replies:
         self.there: dict[str, Message] = {}
         self.asked: list[str] = []
         self.told: list[str] = []
+        self.begun: set[str] = set()
         self.down = False
         self.slept = 0.0
 
@@ -35,7 +36,7 @@ class Replies:
             return ArrivedReplies(number, frozenset())
         if number >= len(self.told):
             self.now += seconds
-        return ArrivedReplies(len(self.told), frozenset(self.told[number:]))
+        return ArrivedReplies(len(self.told), frozenset(self.told[number:]), frozenset(self.begun))
 
     def sleep(self, seconds: float) -> None:
         self.slept += seconds
@@ -84,6 +85,19 @@ def test_a_reply_that_nobody_tells_of_is_found_all_the_same(replies: Replies, po
     post.wait(0.05)
     post.pull("b")
     assert replies.asked == ["a"]
+
+
+def test_a_reply_of_which_parts_are_missing_is_not_asked_for(replies: Replies, post: Post) -> None:
+    """Flower would wait for them, and nobody else's reply would be looked at meanwhile."""
+    replies.there = {"a": reply()}
+    replies.begun = {"a"}
+    while replies.now < 10.0:
+        post.wait(0.05)
+        assert post.pull("a") is None
+    assert replies.asked == []
+    replies.begun, replies.told = set(), ["a"]
+    post.wait(0.05)
+    assert post.pull("a") is not None
 
 
 def test_a_front_that_is_down_costs_no_more_than_waiting(replies: Replies, post: Post) -> None:

@@ -1,7 +1,7 @@
 """The replies that sites are sending: how many bytes each has brought, and which are whole.
 
-Objects come one by one, and their sum has a limit. Flower's ServerApp sees a reply as soon as it is announced and then
-sleeps a second when an object is missing; who asks the front first learns which replies are whole.
+Objects come one by one, and their sum has a limit. Flower's ServerApp sees a reply as soon as it is announced and then waits for
+its objects, for two hours if they never come; who asks the front first learns which replies are whole, and which have begun.
 """
 
 from __future__ import annotations
@@ -23,10 +23,14 @@ _KEPT = 10_000
 
 @dataclass(frozen=True)
 class Arrived:
-    """Ids of messages whose replies are whole. ``number`` is the last one's; numbers rise, also across restarts."""
+    """Ids of messages whose replies are whole. ``number`` is the last one's; numbers rise, also across restarts.
+
+    ``begun``: ids of those whose replies have begun to come and are not whole, however long ago.
+    """
 
     number: int
     answered: tuple[str, ...]
+    begun: tuple[str, ...] = ()
 
 
 class Arrivals:
@@ -39,10 +43,18 @@ class Arrivals:
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._number = int(clock() * 1e6)
         self._kept: deque[tuple[int, str]] = deque(maxlen=_KEPT)
+        self._begun: dict[str, None] = {}  # in the order of their beginning
         self._more = asyncio.Event()
+
+    def begin(self, answers: str) -> None:
+        """SuperLink knows of a reply to this message, whose parts are to come."""
+        self._begun[answers] = None
+        if len(self._begun) > _KEPT:
+            del self._begun[next(iter(self._begun))]
 
     def note(self, answers: str) -> None:
         """The reply to this message is whole."""
+        self._begun.pop(answers, None)
         self._number += 1
         self._kept.append((self._number, answers))
         self._more.set()
@@ -54,7 +66,8 @@ class Arrivals:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
                     await self._more.wait()
-        return Arrived(self._number, tuple(answers for kept, answers in self._kept if kept > number))
+        answered = tuple(answers for kept, answers in self._kept if kept > number)
+        return Arrived(self._number, answered, tuple(self._begun))
 
 
 @dataclass
@@ -93,7 +106,8 @@ class Replies:
     def want(self, site: str, missing: frozenset[str]) -> None:
         """SuperLink has taken the announcement and wants these objects."""
         reply = self._replies.get(site)
-        if reply is not None:
+        if reply is not None and reply.announced is not None:
+            self._arrivals.begin(reply.announced.answers)
             reply.missing = set(missing)
             self._close_when_whole(reply)
 

@@ -41,7 +41,8 @@ class Post:
     """Pushes and pulls. One message id a pull: a grid hands over every ready reply of the ids that it is given.
 
     With ``arrivals``, Flower is asked for the replies that have come whole: asked for one of which a part is missing, it
-    sleeps a second. Every few seconds it is asked for all of them anyway, since not all replies are told of.
+    waits for that part, for two hours if it never comes. Every few seconds it is asked for all others anyway, since not all
+    replies are told of.
 
     Args:
         grid: Flower's.
@@ -64,6 +65,7 @@ class Post:
         self._clock = clock
         self._heard = 0  # the number of the last reply that was told of
         self._whole: set[str] = set()  # told of and not pulled
+        self._begun: frozenset[str] = frozenset()
         self._anyway = arrivals is None
         self._next_anyway = clock() + _ANYWAY_SECONDS
 
@@ -84,7 +86,7 @@ class Post:
 
         SuperLink passes on objects that it has not looked into, so a SuperNode chooses what Flower inflates here.
         """
-        if not self._anyway and identifier not in self._whole:
+        if identifier not in self._whole and (not self._anyway or identifier in self._begun):
             return None
         reply: Message | BrokenReply | None
         try:
@@ -112,6 +114,7 @@ class Post:
         arrived = arrivals.since(self._heard, min(_HEAR_SECONDS, max(0.0, self._next_anyway - began)))
         self._heard = arrived.number
         self._whole |= arrived.messages
+        self._begun = arrived.begun
         now = self._clock()
         if not arrived.messages and now - began < pause:  # nobody can tell
             time.sleep(pause - (now - began))

@@ -92,10 +92,11 @@ class Refusals(Protocol):
 
 @dataclass(frozen=True)
 class ArrivedReplies:
-    """Ids of messages whose replies have come whole; ``number`` is the last one's."""
+    """Ids of messages whose replies have come whole; ``number`` is the last one's. ``begun``: of those that have not yet."""
 
     number: int
     messages: frozenset[str]
+    begun: frozenset[str] = frozenset()
 
 
 class Arrivals(Protocol):
