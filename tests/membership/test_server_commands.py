@@ -13,6 +13,9 @@ from typing import Any
 import pytest
 
 from fedloop_core.cli import main
+from fedloop_core.processes import ProcessState, ProcessStatus, SupervisorStatus
+from fedloop_core.processes.procfs import boot_id, facts
+from fedloop_core.processes.status import write_status
 
 Typed = Callable[..., tuple[int, str]]
 
@@ -53,7 +56,30 @@ def test_a_coordinator_from_an_empty_folder(typed: Typed) -> None:
     assert typed("init", "--key", "/k")[0] == 2
     standing = _told(typed, "status")
     assert (standing["name"], standing["processes"], standing["sites"], standing["runs"]) == ("hearts", [], [], [])
+    assert not standing["supervised"]
     assert "No process has run" in typed("status")[1]
+
+
+def test_the_status_after_the_supervisor_was_killed(typed: Typed, tmp_path: Path) -> None:
+    _told(typed, *INIT)
+    with subprocess.Popen(["/bin/true"]) as dead:
+        dead.wait()
+    with subprocess.Popen(["/bin/sleep", "600"]) as left:
+        lives = facts(left.pid)
+        assert lives is not None
+        pids = (("service", dead.pid, 1), ("superlink", left.pid, lives.started_ticks))
+        processes = tuple(
+            ProcessStatus(name=name, pid=pid, started_ticks=ticks, state=ProcessState.RUNNING, since_unix=1, log="")
+            for name, pid, ticks in pids
+        )
+        status = SupervisorStatus(pid=dead.pid, boot_id=boot_id(), started_ticks=1, started_unix=1, processes=processes)
+        write_status(tmp_path / "c", status)
+        told, said = _told(typed, "status"), typed("status")[1]
+        left.kill()
+    assert not told["supervised"]
+    assert [(p["pid"], p["state"]) for p in told["processes"]] == [(None, "stopped"), (left.pid, "running")]
+    assert "no supervisor runs here: `fedloop server up` starts it" in said
+    assert "service    stopped  -" in said
 
 
 def test_sites_are_invited_and_shut_out(typed: Typed) -> None:

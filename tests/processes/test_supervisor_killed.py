@@ -9,9 +9,10 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from tests.processes.supervising import SLEEPS, Running, lives, python, spec, wait_for
 
-from fedloop_core.processes import ProcessState, ProcessStatus, SupervisorStatus, read_status
+from fedloop_core.processes import ProcessState, ProcessStatus, SupervisorStatus, now_in, read_status
 from fedloop_core.processes.leftovers import clear_leftovers
 from fedloop_core.processes.procfs import boot_id, facts
 from fedloop_core.processes.status import write_status
@@ -49,10 +50,13 @@ def test_sigkill_takes_the_children_and_the_next_supervisor_the_rest(
     first = supervisor_process(SUPERVISES)
     mark = tmp_path / "grandchild"
     wait_for(lambda: len(_pids(tmp_path)) == 2 and mark.exists() and mark.read_text(), "both run")
+    assert now_in(tmp_path)[0]
     pids, grandchild = _pids(tmp_path), int(mark.read_text())
     first.kill()
     first.wait()
     wait_for(lambda: not any(map(lives, pids)), "the children have died")
+    stopped = [(entry.pid, entry.state) for entry in now_in(tmp_path)[1]]
+    assert (now_in(tmp_path)[0], stopped) == (False, [(None, ProcessState.STOPPED)] * 2)
     assert lives(grandchild)  # nobody could tell it; its group's leader is gone
     running = supervise(spec("one", SLEEPS, tmp_path))
     wait_for(lambda: any("two was left by a supervisor" in line for line in running.told), "it was told")
@@ -81,6 +85,31 @@ def test_a_pid_that_somebody_else_has_now_is_left_alone(tmp_path: Path) -> None:
             wait_for(lambda: stranger.poll() is not None)
         finally:
             stranger.kill()
+
+
+@pytest.mark.parametrize(
+    ("boot", "own_ticks_off", "child_ticks_off", "supervised", "left"),
+    [
+        (None, 0, 0, True, True),
+        (None, 1, 0, False, True),  # the supervisor was killed, and its pid is somebody else's now
+        (None, 1, 1, False, False),
+        ("another", 0, 0, False, False),
+    ],
+    ids=["runs", "killed", "killed with its child", "before the last boot"],
+)
+def test_what_is_told_of_a_folder_is_what_lives(
+    boot: str | None, own_ticks_off: int, child_ticks_off: int, supervised: bool, left: bool, tmp_path: Path
+) -> None:
+    assert now_in(tmp_path) == (False, ())
+    own = facts(os.getpid())
+    assert own is not None
+    _write_leftover(tmp_path, os.getpid(), ticks_off=child_ticks_off, boot=boot)
+    status = read_status(tmp_path)
+    assert status is not None
+    update = {"pid": own.pid, "started_ticks": own.started_ticks + own_ticks_off}
+    write_status(tmp_path, status.model_copy(update=update))
+    told, (one,) = now_in(tmp_path)
+    assert (told, one.pid == os.getpid(), one.state is ProcessState.RUNNING) == (supervised, left, left)
 
 
 def test_a_leftover_that_ignores_sigterm_is_killed(tmp_path: Path) -> None:

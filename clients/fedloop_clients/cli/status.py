@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from fedloop_clients.home import SiteHome
     from fedloop_clients.settings import SiteSettings
     from fedloop_clients.status import SiteStatus
-    from fedloop_core.processes import SupervisorStatus
+    from fedloop_core.processes import ProcessStatus
 
 __all__ = ["show_policy", "status"]
 
@@ -21,16 +22,19 @@ _SILENT_SECONDS = 30
 
 
 def status(home: Path = HOME, as_json: bool = AS_JSON) -> None:
-    """Show membership, processes, what the site does, certificate, ledger and last contact."""
+    """Show membership, processes, what the site does, certificate, ledger and last contact.
+
+    The exit status is 0 also when nothing runs: --json says `"supervised": false` then.
+    """
     from fedloop_clients.home import SiteHome
     from fedloop_clients.status import read_status as read_daemon
     from fedloop_core.certificates import certificate_expiry
     from fedloop_core.errors import NotSetUp
-    from fedloop_core.processes import read_status
+    from fedloop_core.processes import now_in
 
     site = SiteHome(home.resolve())
     member = site.membership()
-    processes = read_status(site.folder)
+    supervised, processes = now_in(site.folder)
     try:
         daemon = read_daemon(site.folder)
     except NotSetUp:
@@ -49,7 +53,8 @@ def status(home: Path = HOME, as_json: bool = AS_JSON) -> None:
         "leaving": standing.leaving or site.settings.policy.leaving,
         "waiting_for_approval": [asked.run_id for asked in site.approvals().state().waiting],
         "ledger": _ledger(site),
-        "processes": None if processes is None else [process.model_dump() for process in processes.processes],
+        "supervised": supervised,
+        "processes": [process.model_dump() for process in processes] or None,
         "daemon": None if daemon is None else daemon.model_dump(),
     }
     if as_json:
@@ -81,7 +86,9 @@ def _ledger(site: SiteHome) -> dict[str, object] | None:
     return {"sequence": head.sequence, "digest": head.digest.hex()}
 
 
-def _print(told: Told, processes: SupervisorStatus | None, daemon: SiteStatus | None) -> None:
+def _print(told: Told, processes: Sequence[ProcessStatus], daemon: SiteStatus | None) -> None:
+    from fedloop_core.processes.progress import at_home
+
     print(f"site         {told['site']} in {told['home']}")
     print(f"coordinator  front {told['front']}, hub {told['hub']}")
     expires = told["certificate_expires_unix"]
@@ -89,9 +96,9 @@ def _print(told: Told, processes: SupervisorStatus | None, daemon: SiteStatus | 
     ledger = told["ledger"]
     head = f"{ledger['sequence']} entries, head {str(ledger['digest'])[:16]}" if isinstance(ledger, dict) else "empty"
     print(f"ledger       {head}")
-    if processes is None:
-        print("processes    none; start them with `fedloop site up`")
-    for process in () if processes is None else processes.processes:
+    if not told["supervised"]:
+        print(f"processes    no supervisor runs here: `fedloop site up{at_home(Path(str(told['home'])))}` starts it")
+    for process in processes:
         print(f"process      {process.name}: {process.state.value}, {process.restarts} restarts, log {process.log}")
     print(f"contact      {_contact(daemon)}")
     for key in ("paused", "leaving"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fedloop_core.processes.environment import flower_environment
+from fedloop_core.processes.living import now_in
 from fedloop_core.processes.policy import RestartPolicy
 from fedloop_core.processes.requests import request_restart
 from fedloop_core.processes.spec import FileThere, HandedFile, PortOpen, ProcessSpec, ReadyProbe, SocketAnswers
@@ -22,6 +23,7 @@ __all__ = [
     "Supervisor",
     "SupervisorStatus",
     "flower_environment",
+    "now_in",
     "read_status",
     "request_restart",
 ]

@@ -9,7 +9,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from fedloop_core.processes.procfs import boot_id, facts
+from fedloop_core.processes.living import supervisor_lives
 from fedloop_core.processes.status import ProcessState, read_status
 
 __all__ = ["main", "problem_of"]
@@ -18,7 +18,7 @@ __all__ = ["main", "problem_of"]
 def problem_of(home: Path) -> str | None:
     """What is wrong with the processes of a home; None: nothing."""
     status = read_status(home)
-    if status is None or status.boot_id != boot_id() or (supervisor := facts(status.pid)) is None or supervisor.zombie:
+    if status is None or not supervisor_lives(status):
         return f"nothing runs in {home}"
     ill = [process for process in status.processes if process.state is not ProcessState.RUNNING]
     if ill or not status.processes:

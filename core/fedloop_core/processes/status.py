@@ -42,11 +42,12 @@ class ProcessStatus(Strict):
 
 
 class SupervisorStatus(Strict):
-    """All processes of one folder, in the order of their start."""
+    """All processes of one folder, in the order of their start; ``pid`` and ``started_ticks`` are the supervisor's own."""
 
     format: int = 1
     pid: int
     boot_id: str
+    started_ticks: int | None = None
     started_unix: int
     processes: tuple[ProcessStatus, ...]
 

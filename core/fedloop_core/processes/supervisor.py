@@ -21,7 +21,7 @@ from fedloop_core.processes.lock import folder_lock
 from fedloop_core.processes.logs import ProcessLog
 from fedloop_core.processes.managed import Managed, Tell
 from fedloop_core.processes.policy import RestartPolicy
-from fedloop_core.processes.procfs import boot_id
+from fedloop_core.processes.procfs import boot_id, facts
 from fedloop_core.processes.requests import take_requests
 from fedloop_core.processes.spec import ProcessSpec
 from fedloop_core.processes.status import ProcessState, SupervisorStatus, write_status
@@ -86,6 +86,8 @@ class Supervisor:
         self._when_healthy = when_healthy
         self._start_seconds = start_seconds
         self._started_unix = int(time.time())
+        own = facts(os.getpid())
+        self._started_ticks = own.started_ticks if own else None
         self._stops = 0
         self._first_stop = 0.0
         self._processes: tuple[Managed, ...] = ()
@@ -202,6 +204,7 @@ class Supervisor:
         return SupervisorStatus(
             pid=os.getpid(),
             boot_id=boot_id(),
+            started_ticks=self._started_ticks,
             started_unix=self._started_unix,
             processes=tuple(process.status() for process in self._processes),
         )

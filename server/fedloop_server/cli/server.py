@@ -95,7 +95,10 @@ def init(
 
 @commands.command()
 def status(home: Path = HOME, as_json: bool = AS_JSON) -> None:
-    """Show processes, sites and runs that are not over."""
+    """Show processes, sites and runs that are not over.
+
+    The exit status is 0 also when nothing runs: --json says `"supervised": false` then.
+    """
     from fedloop_server.cli.standing import standing_of, tell_standing
 
     standing = standing_of(open_home(home))

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import shutil
 from dataclasses import dataclass
+from pathlib import Path
 
 from sqlalchemy import select
 
 from fedloop_core.commands import Told, moment, tell_table
-from fedloop_core.processes import ProcessStatus, read_status
+from fedloop_core.processes import ProcessStatus, now_in
+from fedloop_core.processes.progress import at_home
 from fedloop_server.cli.sites import site_json, tell_sites
 from fedloop_server.home import CoordinatorHome
 from fedloop_server.manager.tables import QueuedRunRow
@@ -31,6 +33,8 @@ class Standing:
     """Everything at one moment; no processes: `fedloop server up` never ran here."""
 
     name: str
+    folder: Path
+    supervised: bool
     processes: tuple[ProcessStatus, ...]
     sites: tuple[SiteRecord, ...]
     runs: tuple[WaitingRun, ...]
@@ -40,6 +44,7 @@ class Standing:
         """For machines."""
         return {
             "name": self.name,
+            "supervised": self.supervised,
             "processes": [process.model_dump(mode="json") for process in self.processes],
             "sites": [site_json(site) for site in self.sites],
             "disk_free_bytes": self.free_bytes,
@@ -53,7 +58,7 @@ def standing_of(home: CoordinatorHome) -> Standing:
     Raises:
         StorageError: the database cannot be read.
     """
-    supervised = read_status(home.folder)
+    supervised, processes = now_in(home.folder)
     free = shutil.disk_usage(home.folder).free
     members = home.members()
     query = select(QueuedRunRow).where(~QueuedRunRow.settled).order_by(QueuedRunRow.number)
@@ -63,7 +68,7 @@ def standing_of(home: CoordinatorHome) -> Standing:
             runs = tuple(WaitingRun(row.run_id, row.status) for row in session.scalars(query))
     finally:
         members.database.close()
-    return Standing(home.settings.name, supervised.processes if supervised else (), sites, runs, free)
+    return Standing(home.settings.name, home.folder, supervised, processes, sites, runs, free)
 
 
 def tell_standing(standing: Standing) -> None:
@@ -71,6 +76,8 @@ def tell_standing(standing: Standing) -> None:
     print(f"Coordinator {standing.name}")
     if standing.free_bytes < LITTLE_ROOM:
         print("No space left on its disk: runs wait until there is, and then go on by themselves.")
+    if standing.processes and not standing.supervised:
+        print(f"no supervisor runs here: `fedloop server up{at_home(standing.folder)}` starts it")
     if standing.processes:
         tell_table(
             ("PROCESS", "STATE", "PID", "SINCE", "RESTARTS"),
