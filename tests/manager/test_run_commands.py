@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import math
 import shutil
@@ -21,6 +22,7 @@ import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from rich.console import Console
 
 from fedloop_clients.daemon import SiteDaemon
 from fedloop_clients.data.site_data import SiteData
@@ -39,6 +41,7 @@ from fedloop_server.cli.run_broken import BrokenDocument
 from fedloop_server.cli.run_compare import Comparison
 from fedloop_server.cli.run_documents import RunDocument, RunLine
 from fedloop_server.cli.run_start import DryRun
+from fedloop_server.cli.run_tables import list_table
 from fedloop_server.home import CoordinatorHome
 from fedloop_server.manager.state import Status, Wish
 from fedloop_server.membership import Members
@@ -347,7 +350,7 @@ def test_a_dry_run_tells_whom_it_would_ask_and_what_it_would_cost(fresh: Shell) 
     assert found.messages == 3 + 4 * 3 + 3 * 3
     assert not (fresh.home / "runs").exists()
     said = fresh("start", task_of(fresh), "--dry-run", "--at", "2099-01-01T02:30", "--every", "7d")
-    assert "2099-01-01 02:30, then every 7 d 0 h" in said
+    assert "2099-01-01 02:30 UTC, then every 7 days" in said
     assert "Nothing was started." in said
 
 
@@ -384,8 +387,52 @@ def test_a_run_is_scheduled_again_and_again(fresh: Shell) -> None:
     fresh("start", task_of(fresh), "--name", "nightly", "--at", "2099-01-01T02:30", "--every", "1d")
     line = RunLine.model_validate(fresh.json("list")["runs"][0])
     assert (line.run, line.status, line.every_seconds) == ("nightly", "scheduled", 86_400.0)
-    assert "starts:   2099-01-01 02:30, and then every 1 d 0 h" in fresh("show", "nightly")
+    assert "starts:   2099-01-01 02:30 UTC, then every 1 day" in fresh("show", "nightly")
     assert "`fedloop run stop nightly` takes it back" in fresh("show", "nightly")
+
+
+def test_a_run_that_waits_for_its_time_says_when_it_starts(fresh: Shell) -> None:
+    fresh("start", task_of(fresh))
+    words = ("start", task_of(fresh), "--name", "weekly", "--at", "2099-01-01T02:30", "--every", "7d12h")
+    assert "weekly is scheduled. It starts 2099-01-01 02:30 UTC, then every 7 days 12 hours;" in fresh(*words)
+    head, *rows = [line.split() for line in fresh("list").splitlines() if "┃" in line or "│" in line]
+    assert head[-2:] == ["starts", "┃"]
+    weekly = next(row for row in rows if "weekly" in row)
+    assert weekly[-8:] == ["│", "-", "│", "-", "│", "2099-01-01", "02:30", "│"]
+    assert "this machine's time zone" in " ".join(fresh("start", "--help").replace("│", " ").split())
+
+
+def test_a_run_that_never_began_is_resumed_to_its_time_or_at_once(fresh: Shell) -> None:
+    fresh("start", task_of(fresh), "--name", "nightly", "--at", "2099-01-01T02:30", "--every", "1d")
+    early = fresh("resume", "nightly", status=7)
+    assert "it goes on by itself. `fedloop run show nightly` says how it stands." in early
+    assert "`fedloop run resume nightly --now` starts it at once." in early
+    set_status(CoordinatorHome(fresh.home), "nightly", Status.STOPPED)
+    assert "nightly is to be resumed. It starts 2099-01-01 02:30 UTC;" in fresh("resume", "nightly")
+    told = fresh.json("resume", "nightly", "--now")
+    assert (told["wish"], told["next"].partition(" Nobody")[0]) == (
+        "resume-now",
+        "`fedloop run watch nightly` follows it.",
+    )
+
+
+def test_list_explains_what_is_not_over_and_the_newest_end_and_is_brief() -> None:
+    def line(run: str, status: str, ended: float | None, reason: str) -> RunLine:
+        facts = {"run": run, "status": status, "ended_unix": ended, "reason": reason, "task": "wards", "round": 0}
+        empty = dict.fromkeys(("version", "submitted_unix", "not_before_unix", "every_seconds", "started_unix", "took"))
+        return RunLine.model_validate({**empty, **facts, "rounds": 3, "sites": 0, "expected_sites": 3})
+
+    lines = [
+        line("old", "failed", 1.0, "old reason"),
+        line("new", "failed", 2.0, "long " * 100),
+        line("waits", "queued", None, "waits: for room"),
+    ]
+    console = Console(width=400, record=True, file=io.StringIO())
+    console.print(list_table(lines))
+    below = console.export_text().rpartition("┘")[2].strip().splitlines()
+    assert [said.partition(":")[0] for said in below] == ["new", "waits"]
+    assert len(below[0]) < 270
+    assert below[0].rstrip().endswith("… (`fedloop run show new` says all of it)")
 
 
 @dataclass(frozen=True)
@@ -402,7 +449,9 @@ MISUSES = (
     Misuse("unknown run", ("show", "nightly-9"), 2, "there is no run 'nightly-9'. Did you mean nightly-1?"),
     Misuse("empty name", ("show", ""), 2, "there is no run ''."),
     Misuse("ambiguous beginning", ("show", "n"), 2, "'n' may be nightly-1, noon-1"),
-    Misuse("stop of a finished run", ("stop", "done"), 7, "run done is finished and cannot be stopped."),
+    Misuse(
+        "stop of a finished run", ("stop", "done"), 7, "cannot be stopped. `fedloop run show done` says how it ended."
+    ),
     Misuse("resume of a running run", ("resume", "noon-1"), 7, "run noon-1 is running: it goes on by itself."),
     Misuse("resume of a finished run", ("resume", "done"), 7, "there is nothing to resume"),
     Misuse("stop of a run of no queue", ("stop", "alone"), 7, "was not started from this queue"),

@@ -177,7 +177,7 @@ class AnyHistory(RuleBasedStateMachine):
             status = Status.SCHEDULED if later else Status.QUEUED
             self.world.submit(run, not_before=self.world.now + later, status=status)
 
-    @rule(run=st.sampled_from(RUNS), wish=st.sampled_from([Wish.STOP, Wish.RESUME]))
+    @rule(run=st.sampled_from(RUNS), wish=st.sampled_from(list(Wish)))
     def wish(self, run: str, wish: Wish) -> None:
         self.world.wish(run, wish)
 
@@ -393,6 +393,82 @@ def test_a_series_plans_its_next_run_when_one_starts_and_skips_what_was_missed()
     assert following.status is Status.SCHEDULED
     assert following.not_before == NOW + 50.0
     assert [e.job.run_id for e in world.jobs] == ["n-1", "n-2"]
+
+
+DAY = 86_400.0
+
+
+def nightly(*, every: float | None = DAY, not_before: float = NOW + 100.0) -> World:
+    """A world in which run ``n`` was stopped before it began."""
+    world = World()
+    series = None if every is None else "n"
+    world.submit("n", status=Status.SCHEDULED, not_before=not_before, every_seconds=every, series=series)
+    world.wish("n", Wish.STOP)
+    world.tick()
+    assert world.job("n").status is Status.STOPPED
+    return world
+
+
+def test_a_run_that_never_began_is_resumed_to_its_time_and_its_series_keeps_its_times() -> None:
+    world = nightly()
+    world.wish("n", Wish.RESUME)
+    world.settle(3)
+    assert (world.job("n").status, world.job("n").not_before) == (Status.SCHEDULED, NOW + 100.0)
+    world.tick(100.0)
+    assert world.job("n").status is Status.STARTING
+    assert world.job("n-2").not_before == NOW + 100.0 + DAY
+
+
+@dataclass(frozen=True)
+class Late:
+    """A run that missed its time while it was stopped, and when it may begin again."""
+
+    name: str
+    every: float | None
+    waits: float
+
+
+LATE = (
+    Late("once: now", None, 300.0 + 2),
+    Late("of a series: at the next time", 1000.0, 1000.0 + 100.0),
+    Late("of a series: some times are missed", 60.0, 100.0 + 4 * 60.0),
+)
+
+
+@pytest.mark.parametrize("late", LATE, ids=lambda late: late.name)
+def test_a_run_that_never_began_and_missed_its_time_has_the_next(late: Late) -> None:
+    world = nightly(every=late.every)
+    world.tick(300.0)
+    world.wish("n", Wish.RESUME)
+    world.tick()
+    assert world.job("n").not_before == NOW + late.waits
+
+
+@pytest.mark.parametrize("stopped", [True, False])
+def test_a_run_that_is_let_begin_at_once_takes_its_own_turn_of_the_series(stopped: bool) -> None:
+    world = nightly()
+    if not stopped:
+        world.wish("n", Wish.RESUME)
+        world.tick()
+    world.wish("n", Wish.RESUME_NOW)
+    world.tick()
+    assert world.job("n").status is Status.STARTING
+    assert world.job("n-2").not_before == NOW + 100.0 + DAY
+
+
+def test_a_run_that_was_to_begin_at_once_and_is_stopped_again_keeps_its_time() -> None:
+    world = begun()
+    stopped = nightly()
+    world.jobs += stopped.jobs
+    world.journal |= stopped.journal
+    world.wish("n", Wish.RESUME_NOW)
+    world.tick()
+    assert world.job("n").status is Status.QUEUED, "the other run goes on"
+    world.wish("n", Wish.STOP)
+    world.tick()
+    world.wish("n", Wish.RESUME)
+    world.tick()
+    assert (world.job("n").status, world.job("n").not_before) == (Status.SCHEDULED, NOW + 100.0)
 
 
 @pytest.mark.parametrize(

@@ -67,7 +67,8 @@ def asked_removal(
     if found.stay:
         first = found.stay[0]
         raise RunError(
-            f"run {first.run_id} cannot be removed: {first.reason}.", hint="Nothing was removed. Leave it out."
+            f"run {first.run_id} cannot be removed: {first.reason}.",
+            hint=f"Nothing was removed. Give the command without {first.run_id}.",
         )
     return found
 

@@ -18,7 +18,7 @@ from fedloop_core.task.document import Task
 from fedloop_core.task.presets import load_preset, preset_names
 from fedloop_core.task.reader import read_task
 from fedloop_server.cli.run_tables import make_table
-from fedloop_server.cli.run_words import bytes_words, moment, took_words
+from fedloop_server.cli.run_words import bytes_words, every_words, took_words, zoned
 from fedloop_server.runs.plan import RunPlan
 
 if TYPE_CHECKING:
@@ -143,8 +143,8 @@ def dry_run_tables(found: DryRun) -> RenderableType:
 def _facts(found: DryRun) -> Iterator[str]:
     yield f"run:      {found.run} of task {found.task}, digest {found.task_digest[:16]}"
     if found.starts_unix is not None:
-        every = "" if found.every_seconds is None else f", then every {took_words(found.every_seconds)}"
-        yield f"starts:   {moment(found.starts_unix)}{every}"
+        every = "" if found.every_seconds is None else f", then every {every_words(found.every_seconds)}"
+        yield f"starts:   {zoned(found.starts_unix)}{every}"
     yield (
         f"rounds:   {found.rounds}, each closes with {found.quorum} of {found.expected_sites} sites after at most "
         f"{took_words(found.deadline_seconds)}"

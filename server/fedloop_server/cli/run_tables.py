@@ -10,11 +10,14 @@ from rich.text import Text
 
 from fedloop_core.printable import printable
 from fedloop_server.cli.run_documents import LeftOutDocument, RoundDocument, RunDocument, RunLine, SiteDocument
-from fedloop_server.cli.run_words import bytes_words, estimate_words, moment, took_words
+from fedloop_server.cli.run_words import bytes_words, estimate_words, every_words, moment, took_words, zoned
 
 __all__ = ["list_table", "make_table", "show_tables"]
 
 _LAST_ROUNDS = 12
+_LONGEST_REASON = 200  # characters, below a list
+_SCHEDULED = "scheduled"
+_OVER = frozenset({"finished", "failed", "stopped"})
 _LIFE = (
     "For life: all runs of the site, as its ledger counts them towards its budgets, more strictly than one run alone."
 )
@@ -31,7 +34,8 @@ def make_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]
 
 
 def list_table(lines: Sequence[RunLine]) -> RenderableType:
-    """All runs, one a line; below it, why those stand that do not go on."""
+    """All runs, one a line; below it, why those stand that do not go on, and how the newest came to its end."""
+    later = any(line.status == _SCHEDULED for line in lines)
     rows = [
         (
             line.run,
@@ -39,14 +43,29 @@ def list_table(lines: Sequence[RunLine]) -> RenderableType:
             line.status,
             f"{line.round}/{line.rounds}",
             f"{line.sites}/{line.expected_sites}",
-            moment(line.started_unix if line.not_before_unix is None else line.not_before_unix),
+            moment(line.started_unix),
             took_words(line.took),
+            *((moment(line.not_before_unix if line.status == _SCHEDULED else None),) if later else ()),
         )
         for line in lines
     ]
-    columns = ("run", "task", "state", "round", "sites", "started", "took")
+    columns = ("run", "task", "state", "round", "sites", "started", "took", *(("starts",) if later else ()))
     table = make_table("", columns, rows, right=("round", "sites", "took"))
-    return Group(table, *(_text(f"{line.run}: {line.reason}") for line in lines if line.reason))
+    return Group(table, *(Text(_told_reason(line)) for line in _to_explain(lines)))
+
+
+def _to_explain(lines: Sequence[RunLine]) -> Iterator[RunLine]:
+    """Those that are not over, and the one that ended last: ``show`` says of every other why it ended."""
+    ended = [line for line in lines if line.status in _OVER]
+    newest = max(ended, key=lambda line: line.ended_unix or 0.0, default=None)
+    return (line for line in lines if line.reason and (line.status not in _OVER or line is newest))
+
+
+def _told_reason(line: RunLine) -> str:
+    said = printable(line.reason)
+    if len(said) <= _LONGEST_REASON:
+        return printable(f"{line.run}: ") + said
+    return printable(f"{line.run}: {said[:_LONGEST_REASON].rstrip()}… (`fedloop run show {line.run}` says all of it)")
 
 
 def show_tables(document: RunDocument, *, every_round: bool = False) -> RenderableType:
@@ -73,8 +92,8 @@ def _facts(document: RunDocument) -> Iterator[str]:
     warm = "" if document.warm_from is None else f", warm from version {document.warm_from}"
     yield f"task:     {line.task}, digest {document.task_digest[:16]}, seed {document.seed}{warm}"
     if line.not_before_unix is not None:
-        every = "" if line.every_seconds is None else f", and then every {took_words(line.every_seconds)}"
-        yield f"starts:   {moment(line.not_before_unix)}{every}"
+        every = "" if line.every_seconds is None else f", then every {every_words(line.every_seconds)}"
+        yield f"starts:   {zoned(line.not_before_unix)}{every}"
     if line.started_unix is not None:
         ended = "" if line.ended_unix is None else f", ended {moment(line.ended_unix)}"
         yield f"started:  {moment(line.started_unix)}{ended}, took {took_words(line.took)}"

@@ -18,14 +18,15 @@ from fedloop_server.cli.run_documents import (
     RunLine,
     SiteDocument,
 )
-from fedloop_server.cli.run_words import took_words
-from fedloop_server.manager.state import Wish
+from fedloop_server.cli.run_words import every_words, took_words, zoned
+from fedloop_server.manager.machine import resumed_at
+from fedloop_server.manager.state import Job, Wish
 from fedloop_server.manager.views import RunView
 from fedloop_server.runs.estimates import estimate
 from fedloop_server.runs.state import LeftOut, Measured, Phase
 from fedloop_server.runs.statement import latest_spends
 
-__all__ = ["document_of", "line_of", "meaning_of", "next_step"]
+__all__ = ["document_of", "line_of", "meaning_of", "next_step", "starts_words", "wished_step"]
 
 _EXCHANGE = {  # codes of the exchange, which no error class carries
     "FL-RUN-010": "The site did not answer.",
@@ -123,7 +124,8 @@ def next_step(view: RunView) -> str:
     run = view.plan.run_id
     match view.status:
         case "scheduled":
-            return f"It starts by itself; `fedloop run stop {run}` takes it back."
+            at = "by itself" if view.queued is None else starts_words(view.queued.job)
+            return f"It starts {at}; `fedloop run stop {run}` takes it back."
         case "queued":
             return f"It starts as soon as no other run goes on; `fedloop run watch {run}` follows it."
         case "running" if view.state.phase is Phase.GATHERING and not view.state.members:
@@ -135,7 +137,7 @@ def next_step(view: RunView) -> str:
         case "starting" | "running":
             return f"`fedloop run watch {run}` follows it, `fedloop run stop {run}` stops it."
         case "stopping":
-            return "Wait until sites and driver have let go."
+            return f"Wait until the sites and the coordinator have let go of it; `fedloop run show {run}` says when."
         case "stopped":
             return f"`fedloop run resume {run}` lets it go on after round {view.state.completed_rounds}."
         case "failed":
@@ -147,6 +149,22 @@ def next_step(view: RunView) -> str:
             return "It made no version: it was started with --no-export."
         case _:
             return "No queue knows it and nobody drives it: it was begun in another way."
+
+
+def starts_words(job: Job) -> str:
+    """When a run that waits for its time starts, and how often then."""
+    return f"{zoned(job.not_before)}{'' if job.every_seconds is None else f', then every {every_words(job.every_seconds)}'}"
+
+
+def wished_step(view: RunView, now_unix: float | None = None) -> str:
+    """What comes of a wish that nobody has taken up yet; empty without one."""
+    if view.queued is None or view.queued.wish is Wish.NONE:
+        return ""
+    run, now = view.plan.run_id, time.time() if now_unix is None else now_unix
+    at = resumed_at(view.queued.job, now)
+    if view.queued.wish is Wish.RESUME and at > now:
+        return f"It starts {zoned(at)}; `fedloop run resume {run} --now` starts it at once."
+    return f"`fedloop run watch {run}` follows it."
 
 
 def _reason(view: RunView) -> str:

@@ -8,7 +8,7 @@ import re
 from fedloop_core.errors import UsageError
 from fedloop_server.cli.run_documents import EstimateDocument
 
-__all__ = ["bytes_words", "estimate_words", "moment", "parse_at", "parse_every", "took_words"]
+__all__ = ["bytes_words", "estimate_words", "every_words", "moment", "parse_at", "parse_every", "took_words", "zoned"]
 
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
 _SPAN = re.compile(r"(?:\d+[smhdw])+")
@@ -19,6 +19,21 @@ _LONGEST_EVERY = 366 * 86_400.0
 def moment(unix: float | None) -> str:
     """A time of this machine's zone, to the minute."""
     return "-" if unix is None else dt.datetime.fromtimestamp(unix).astimezone().strftime("%Y-%m-%d %H:%M")
+
+
+def zoned(unix: float) -> str:
+    """A time of this machine's zone, to the minute, with the zone."""
+    return dt.datetime.fromtimestamp(unix).astimezone().strftime("%Y-%m-%d %H:%M %Z")
+
+
+def every_words(seconds: float) -> str:
+    """How often: ``7 days``, ``1 day 12 hours``, ``30 minutes``."""
+    left, words = round(seconds), []
+    for length, unit in ((86_400, "day"), (3600, "hour"), (60, "minute"), (1, "second")):
+        count, left = divmod(left, length)
+        if count:
+            words.append(f"{count} {unit}{'' if count == 1 else 's'}")
+    return " ".join(words)
 
 
 def took_words(seconds: float | None) -> str:

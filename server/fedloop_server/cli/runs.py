@@ -64,7 +64,13 @@ def start(
     warm_from: Annotated[
         int | None, typer.Option(min=1, help="Version of the task to start from.", show_default="afresh")
     ] = None,
-    at: Annotated[str | None, typer.Option(help="When: 02:30, or 2027-01-31T02:30.", show_default="now")] = None,
+    at: Annotated[
+        str | None,
+        typer.Option(
+            help="When, in this machine's time zone unless it names another: 02:30, 2027-01-31T02:30, 2027-01-31T02:30+00:00.",
+            show_default="now",
+        ),
+    ] = None,
     every: Annotated[str | None, typer.Option(help="Again and again: 7d, 12h.", show_default="once")] = None,
     no_export: Annotated[bool, typer.Option("--no-export", help="Train only: make no version.")] = False,
     dry: Annotated[bool, typer.Option("--dry-run", help="Say what it would do, and start nothing.")] = False,
@@ -191,13 +197,20 @@ def stop(run: RunArgument, home: HomeOption = _HERE, as_json: JsonOption = False
 
 
 @commands.command()
-def resume(run: RunArgument, home: HomeOption = _HERE, as_json: JsonOption = False) -> None:
-    """Let a run that was stopped or failed go on after its last closed round."""
+def resume(
+    run: RunArgument,
+    home: HomeOption = _HERE,
+    at_once: Annotated[
+        bool, typer.Option("--now", help="Start at once a run that has not begun and whose time is to come.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Let a run that was stopped or failed go on after its last closed round; one that never began waits for its time."""
     from fedloop_core.audit import AuditAction
 
     with _office(home) as (coordinator, queue):
         name = _queued_name(coordinator, queue, run)
-        taken_back = queue.wish_resume(name)
+        taken_back = queue.wish_resume(name, at_once=at_once)
         coordinator.audit().record(operator(), AuditAction.RUN_RESUMED, name)
     _told(home, name, as_json=as_json, taken_back=taken_back)
 
@@ -342,21 +355,18 @@ def _queued_name(coordinator: CoordinatorHome, queue: RunQueue, run: str) -> str
 def _told(home: Path, run: str, *, as_json: bool, taken_back: Wish | None = None) -> None:
     """Says where a run stands after a command about it, and which wish that took back."""
     from fedloop_server.cli.run_broken import broken_document
-    from fedloop_server.cli.run_telling import next_step
+    from fedloop_server.cli.run_telling import next_step, wished_step
     from fedloop_server.manager.state import Wish
     from fedloop_server.manager.views import BrokenRun
 
     view = _any_view(home, run)
     wish = Wish.NONE if view.queued is None else view.queued.wish
-    status = {Wish.STOP: "to be stopped", Wish.RESUME: "to be resumed"}.get(wish, view.status)
-    if taken_back is Wish.STOP and wish is Wish.RESUME and view.status in {"starting", "running"}:
+    status = "to be stopped" if wish is Wish.STOP else "to be resumed" if wish.resumes else view.status
+    if taken_back is Wish.STOP and wish.resumes and view.status in {"starting", "running"}:
         status = "to go on"
     back = {Wish.STOP: "The wish to stop it is taken back. ", Wish.RESUME: "The wish to resume it is taken back. "}
     served = "" if _served(home) else " Nobody takes the queue forward: start `fedloop server up` on this coordinator."
-    if isinstance(view, BrokenRun):
-        step = broken_document(view).next_step
-    else:
-        step = f"`fedloop run watch {run}` follows it." if wish is not Wish.NONE else next_step(view)
+    step = broken_document(view).next_step if isinstance(view, BrokenRun) else wished_step(view) or next_step(view)
     step = f"{back.get(taken_back or Wish.NONE, '')}{step}"
     if as_json:
         _say(json.dumps({"run": run, "status": view.status, "wish": wish.value, "next": f"{step}{served}"}))

@@ -8,7 +8,9 @@
    for ever.
 4. A wish to stop ends in stopped, whatever the run is doing, unless the run ends by itself before; sites are told to drop
    what they do. A driver that does not go by itself is ended.
-5. A wish to resume queues a run that was stopped or failed. Wishes that make no sense any more are dropped.
+5. A wish to resume queues a run that was stopped or failed. One that never began goes back to its time, which of a series is
+   the next; it begins at once where that is the wish, and then the series keeps its times. Wishes that make no sense any more
+   are dropped.
 6. How a run ended is what its journal says.
 7. A run whose plan or journal cannot be read has failed, and says so. A wish to resume that comes after a wish to stop takes
    that one back: the run goes on, from its end where it had stopped already.
@@ -42,7 +44,7 @@ from fedloop_server.manager.state import (
     Wish,
 )
 
-__all__ = ["Plan", "Wished", "learn", "plan"]
+__all__ = ["Plan", "Wished", "learn", "plan", "resumed_at"]
 
 _UNSEEN = Seen()
 
@@ -107,6 +109,17 @@ def learn(job: Job, outcome: Outcome, now: float, limits: Limits) -> Job:
             return _with(job, cancelled=max(job.cancelled, attempt), to_cancel=waiting)
 
 
+def resumed_at(job: Job, now: float) -> float:
+    """When a run that is resumed may begin, in seconds since 1970: ``now``, unless it never began and its time is to come.
+
+    A run of a series that missed its time has that of the next.
+    """
+    if job.started_unix is not None:
+        return now
+    due = _due(job)
+    return _next_turn(due, job.every_seconds, now) if job.every_seconds is not None and due < now else max(due, now)
+
+
 @dataclass(frozen=True)
 class _Step:
     entry: Wished
@@ -115,6 +128,24 @@ class _Step:
 
 def _with(job: Job, **change: object) -> Job:
     return job.model_copy(update=change)
+
+
+def _due(job: Job) -> float:
+    return job.not_before if job.due is None else job.due
+
+
+def _next_turn(due: float, every: float, now: float) -> float:
+    """The first time of a series after ``due`` that is still to come."""
+    return due + (max(0.0, now - due) // every + 1) * every
+
+
+def _resumed(job: Job, now: float, *, at_once: bool) -> Job:
+    """Back in the queue, or back to its time."""
+    at = resumed_at(job, now)
+    status = Status.SCHEDULED if at > now and not at_once else Status.QUEUED
+    due = at if at > now and at_once else None
+    again = {"fruitless": 0, "refused": 0, "retry_at": 0.0, "ended_unix": None, "ending": None, "reason": ""}
+    return _with(job, status=status, not_before=now if at_once else at, due=due, since=now, **again)
 
 
 def _taken_up(entry: Wished, now: float) -> Wished:
@@ -129,10 +160,11 @@ def _taken_up(entry: Wished, now: float) -> Wished:
             return Wished(_with(job, ending="stopped", reason="stopped by a person"))
         case Wish.STOP if job.status.over:
             return Wished(job)
-        case Wish.RESUME if job.status in {Status.STOPPED, Status.FAILED}:
-            again = {"fruitless": 0, "refused": 0, "retry_at": 0.0, "ended_unix": None, "ending": None, "reason": ""}
-            return Wished(_with(job, status=Status.QUEUED, not_before=now, since=now, **again))
-        case Wish.RESUME if job.status.waiting or job.status is Status.FINISHED:
+        case Wish.RESUME | Wish.RESUME_NOW if job.status in {Status.STOPPED, Status.FAILED}:
+            return Wished(_resumed(job, now, at_once=wish is Wish.RESUME_NOW))
+        case Wish.RESUME_NOW if job.status is Status.SCHEDULED:
+            return Wished(_resumed(job, now, at_once=True))
+        case Wish.RESUME | Wish.RESUME_NOW if job.status.waiting or job.status is Status.FINISHED:
             return Wished(job)
         case _:
             return entry
@@ -146,7 +178,7 @@ def _advance(entry: Wished, seen: Seen, now: float, limits: Limits) -> _Step:
         return _over(_with(job, reason=seen.problem), entry.wish, "failed", seen, now)
     if entry.wish is Wish.STOP and job.status in {Status.STARTING, Status.RUNNING}:
         return _stop(_with(job, ending="stopped", reason="stopped by a person"), Wish.NONE, seen, now)
-    if entry.wish is Wish.RESUME and job.status in {Status.STARTING, Status.RUNNING} and seen.end != "stopped":
+    if entry.wish.resumes and job.status in {Status.STARTING, Status.RUNNING} and seen.end != "stopped":
         entry = Wished(job)  # it took a wish to stop back in time
     match job.status:
         case Status.SCHEDULED if now >= job.not_before:
@@ -167,8 +199,7 @@ def _begin(entry: Wished, seen: Seen, now: float) -> _Step:
     job = entry.job
     decisions: list[Decision] = []
     if job.every_seconds is not None and job.started_unix is None:
-        missed = max(0.0, now - job.not_before) // job.every_seconds
-        decisions.append(PlanNext(job.run_id, job.not_before + (missed + 1) * job.every_seconds))
+        decisions.append(PlanNext(job.run_id, _next_turn(_due(job), job.every_seconds, now)))
     begun = _with(
         job, status=Status.STARTING, since=now, started_unix=now if job.started_unix is None else job.started_unix
     )

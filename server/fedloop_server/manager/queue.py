@@ -97,16 +97,23 @@ class RunQueue:
         with self.database.writing() as session:
             row = _known(session, run_id)
             status, pending = _queued(row).job.status, Wish(row.wish)
-            if status.over and pending is not Wish.RESUME:
-                raise RunError(f"run {run_id} is {status} and cannot be stopped.", hint=f"fedloop run show {run_id}")
+            if status.over and not pending.resumes:
+                raise RunError(
+                    f"run {run_id} is {status} and cannot be stopped.",
+                    hint=f"`fedloop run show {run_id}` says how it ended.",
+                )
             row.wish = (Wish.NONE if status.over else Wish.STOP).value
-            return pending if pending is Wish.RESUME else Wish.NONE
+            return Wish.RESUME if pending.resumes else Wish.NONE
 
-    def wish_resume(self, run_id: str) -> Wish:
+    def wish_resume(self, run_id: str, *, at_once: bool = False) -> Wish:
         """Wants a run to go on that was stopped or failed, or that is about to be.
 
         A wish to stop that nobody has taken up yet is taken back. Its driver may have heeded it already: then the manager
         lets the run go on from there.
+
+        Args:
+            run_id: the run.
+            at_once: one that never began does not wait for its time, nor does one that waits for it now.
 
         Returns:
             The wish that is taken back: ``STOP`` or ``NONE``.
@@ -123,9 +130,15 @@ class RunQueue:
                     hint="`fedloop run start TASK --warm-from VERSION` trains its version further.",
                 )
             goes_on = not status.over and status is not Status.STOPPING  # which is queued again when all have let go
-            if goes_on and pending is Wish.NONE:
-                raise RunError(f"run {run_id} is {status}: it goes on by itself.", hint=f"fedloop run show {run_id}")
-            row.wish = (Wish.NONE if status.waiting else Wish.RESUME).value
+            early = at_once and status is Status.SCHEDULED
+            if goes_on and pending is Wish.NONE and not early:
+                sooner = (
+                    f" `fedloop run resume {run_id} --now` starts it at once." if status is Status.SCHEDULED else ""
+                )
+                hint = f"`fedloop run show {run_id}` says how it stands.{sooner}"
+                raise RunError(f"run {run_id} is {status}: it goes on by itself.", hint=hint)
+            resumes = Wish.RESUME_NOW if at_once else Wish.RESUME
+            row.wish = (Wish.NONE if status.waiting and not early else resumes).value
             return pending if pending is Wish.STOP else Wish.NONE
 
     def used_names(self) -> frozenset[str]:
@@ -143,7 +156,9 @@ class RunQueue:
             row = _row(session, run_id)
             if row is not None:
                 if not row.settled or row.wish != Wish.NONE.value:
-                    raise RunError(f"run {run_id} is not over.", hint=f"fedloop run show {run_id}")
+                    raise RunError(
+                        f"run {run_id} is not over.", hint=f"`fedloop run show {run_id}` says how it stands."
+                    )
                 session.delete(row)
             first()
 

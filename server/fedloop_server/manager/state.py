@@ -70,6 +70,12 @@ class Wish(StrEnum):
     NONE = "none"
     STOP = "stop"
     RESUME = "resume"
+    RESUME_NOW = "resume-now"
+
+    @property
+    def resumes(self) -> bool:
+        """Whether the run is wanted to go on, at its time or at once."""
+        return self in {Wish.RESUME, Wish.RESUME_NOW}
 
 
 End = Literal["stopped", "failed", "finished"]
@@ -89,6 +95,7 @@ class Job(Strict):
     """One run in the queue. Times are seconds since 1970.
 
     A run of a series (``every_seconds``) is the ``turn``-th; the next is submitted when it starts for the first time.
+    ``due`` is the time of its own that it had before a person let it begin at once: the series goes by that.
 
     ``flower_runs`` are Flower's ids of all attempts, ``flower_run`` that of the one that is or may be alive, ``stale`` those
     that Flower is still to be told to stop. ``journal_attempt`` and ``rounds_at_start`` are what the journal held when the
@@ -104,6 +111,7 @@ class Job(Strict):
     status: Status = Status.QUEUED
     not_before: float = 0.0
     every_seconds: Annotated[float, Field(gt=0)] | None = None
+    due: float | None = None
     series: str | None = None
     turn: Annotated[int, Field(ge=1)] = 1
     submitted_unix: float = 0.0

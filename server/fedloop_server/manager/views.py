@@ -12,7 +12,7 @@ from fedloop_core.errors import RunError, StorageError, UsageError
 from fedloop_server.home import CoordinatorHome
 from fedloop_server.manager.journals import JournalReader
 from fedloop_server.manager.queue import QueuedRun, RunQueue
-from fedloop_server.manager.state import Status, Wish
+from fedloop_server.manager.state import Status
 from fedloop_server.runs.lock import driver_of
 from fedloop_server.runs.plan import RunPlan
 from fedloop_server.runs.state import AttemptStarted, Event, Phase, RoundOpened, RunState
@@ -63,7 +63,7 @@ class RunView:
     @property
     def ended(self) -> bool:
         """Whether nothing more happens by itself."""
-        resumed = self.queued is not None and self.queued.wish is Wish.RESUME
+        resumed = self.queued is not None and self.queued.wish.resumes
         return not resumed and self.status in {end.value for end in _ENDS.values()}
 
     @property
