@@ -124,7 +124,7 @@ class SiteWork:
 
         Raises:
             PrivacyParameterInvalid: the task's parameters guard nothing with these rows.
-            BudgetExhausted: not even the number of rows can be told.
+            BudgetExhausted: a block does not hold the run to its end. At most the number of rows was charged.
         """
         context = charges.context
         verdict = self._verdict(context)
@@ -137,13 +137,15 @@ class SiteWork:
         if not verdict.admitted:
             return Outcome(description)
         charges.check_delta()  # before anything is charged
+        charges.require_room()  # so is this, as far as it does not depend on the number that is told
         if not context.task.privacy.private:
             charges.release(_NON_PRIVATE, context.training_blocks, "number of rows")
             told = max(len(context.training), 1)
         else:
             told = context.known.rows_said or self._noised_units(charges, instruction)
         context.known = replace(context.known, rows_said=told)
-        charges.plan(context.task.rounds.count)  # what cannot be planned is refused now, not in the first round
+        plan = charges.plan(context.task.rounds.count)  # what cannot be planned or paid is refused now, not in a round
+        charges.require_room(plan)
         description.data_fingerprint = context.data.fingerprint(context.training)
         description.rows = told
         description.rows_noised = context.task.privacy.private

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -375,11 +376,12 @@ def test_private_evaluations_are_noised_and_end_when_their_share_is_spent(privat
     assert all(present)
 
 
-def test_an_exhausted_evaluation_budget_does_not_stop_training() -> None:
-    site = Site(make_task(2.0), budget=Budget(epsilon=6.0), evaluation_budget=Budget(epsilon=0.5, delta=1e-3))
-    site.describe()
-    present = [site.train(number, evaluate=True)[0].local_update.evaluation.present for number in range(1, 5)]
-    assert present[0]
+def test_an_evaluation_budget_that_others_spend_meanwhile_does_not_stop_training(private: Site) -> None:
+    assert private.train(1, evaluate=True)[0].local_update.evaluation.present
+    little = PureCharge(epsilon=0.1)
+    while private.ledger.runs_left("evaluation", little) > 1:
+        private.ledger.reserve(little, ("evaluation",), "run-2", "evaluation")
+    present = [private.train(number, evaluate=True)[0].local_update.evaluation.present for number in range(2, 5)]
     assert not present[-1]
 
 
@@ -413,6 +415,80 @@ def test_a_run_that_is_exactly_the_budget_for_life_fits_whole() -> None:
         answer = site.train(number)[0]
         assert answer.WhichOneof("result") == "local_update", answer
     assert refused(site.describe(run_id="run-2"))[0] == "FL-PRIV-002"
+
+
+@dataclass(frozen=True)
+class Purse:
+    """A budget for life that an earlier run has used in part, and the run that comes next."""
+
+    name: str
+    budget: Budget
+    evaluation_budget: Budget = FREE
+    rounds_before: int = 0
+    scaling: str = "range"
+    refused_by: str = ""
+    told: bool = True  # the number of units was charged before the refusal
+
+
+PURSES = (
+    Purse("just one run", Budget(epsilon=10.0, delta=1e-6)),
+    Purse("a run that was stopped in the middle", Budget(epsilon=10.0, delta=1e-6), FREE, 7, refused_by="original"),
+    Purse("a run that was stopped at once", Budget(epsilon=10.0, delta=1e-6), FREE, 1),
+    Purse("room for half a run more", Budget(epsilon=12.0, delta=1e-6), FREE, 12, refused_by="original"),
+    Purse("room for two runs", Budget(epsilon=25.0, delta=1e-6), FREE, 12),
+    Purse("statistics, too", Budget(epsilon=14.0, delta=1e-6), FREE, 2, "federated"),
+    Purse("statistics that are too much", Budget(epsilon=10.0, delta=1e-6), FREE, 5, "federated", "original"),
+    Purse("less than the statistics alone", Budget(epsilon=0.5, delta=1e-6), FREE, 0, "federated", "original", False),
+    Purse("too little for evaluations", FREE, Budget(epsilon=2.0, delta=1e-6), 0, "range", "evaluation", False),
+)
+
+
+@pytest.mark.parametrize("purse", PURSES, ids=lambda purse: purse.name)
+def test_a_run_is_refused_when_it_is_described_or_goes_to_its_end(purse: Purse, tmp_path: Path) -> None:
+    """Nothing but the number of units is charged for a run that the blocks do not hold."""
+    task = make_task(8.0, rounds=12, scaling=purse.scaling)
+    site = Site(task, purse.budget, purse.evaluation_budget, noise=SystemNoise(), folder=tmp_path)
+
+    def begin(run_id: str) -> Answer:
+        answer = site.describe(run_id=run_id)
+        if answer.WhichOneof("result") == "data_description" and purse.scaling == "federated":
+            assert site.ask(collect_moments=CollectMoments(), run_id=run_id)[0].WhichOneof("result") == "moments"
+        return answer
+
+    if purse.rounds_before:
+        begin("first")
+        for number in range(1, purse.rounds_before + 1):
+            assert site.train(number, run_id="first")[0].WhichOneof("result") == "local_update"
+    answer = begin("nightly")
+    if purse.refused_by:
+        code, _ = refused(answer)
+        assert code == "FL-PRIV-002"
+        assert len(site.ledger.charges("original", "nightly")) == purse.told
+        spent = site.ledger.head()
+        assert refused(site.describe(run_id="nightly"))[0] == code
+        assert site.ledger.head() == spent  # asked again it is not even charged for the number
+        return
+    for number in range(1, task.rounds.count + 1):
+        if number == 5:
+            site.restart()
+        update = site.train(number, evaluate=number % 4 == 0, run_id="nightly")[0]
+        assert update.WhichOneof("result") == "local_update", update
+        assert update.local_update.evaluation.present is (number % 4 == 0)
+    assert 0 < site.ledger.spend("original").epsilon <= purse.budget.epsilon
+
+
+def test_a_refused_run_says_what_it_needs_and_what_is_left(caplog: pytest.LogCaptureFixture) -> None:
+    site = Site(make_task(8.0, rounds=12), Budget(epsilon=10.0, delta=1e-6))
+    site.describe(run_id="first")
+    for number in range(1, 8):
+        site.train(number, run_id="first")
+    left = 10.0 - site.ledger.spend("original").epsilon
+    assert refused(site.describe(run_id="nightly"))[0] == "FL-PRIV-002"
+    told = re.search(
+        r"block 'original' does not hold run nightly .* need epsilon ([\d.]+) .* ([\d.]+) of 10 for", caplog.text
+    )
+    assert told is not None, caplog.text
+    assert left - 0.5 < float(told[2]) < left < float(told[1])  # the number of units is paid for
 
 
 def test_delta_not_below_one_over_the_units_is_refused() -> None:

@@ -10,7 +10,7 @@ from fedloop_core.errors import PrivacyParameterInvalid, UsageError
 from fedloop_core.task.document import FederatedAveraging, Task
 from fedloop_core.task.evaluations import planned_evaluations
 
-__all__ = ["Ceiling", "PrivacyPlan", "count_charge", "plan_run"]
+__all__ = ["Ceiling", "PrivacyPlan", "count_charge", "evaluation_charge", "moments_charge", "plan_run"]
 
 _COUNT_SHARE = 0.05  # of epsilon, for the number of training units: from it, everything else is planned
 _MOST_EXTRA_NOISE = 1.1  # noise may grow by a tenth so that a run fits a block's registered order
@@ -48,6 +48,19 @@ def count_charge(task: Task) -> PureCharge:
     return PureCharge(epsilon=_COUNT_SHARE * task.privacy.epsilon)
 
 
+def moments_charge(task: Task) -> GaussianCharge | None:
+    """For the sums of a shared scaler, where the task asks for them: a share of its epsilon that no row decides."""
+    if task.preprocessing.scaling != "federated" or not task.feature_schema.numeric:
+        return None
+    target = task.privacy.statistics_share * task.privacy.epsilon
+    return GaussianCharge(noise_multiplier=find_gaussian_multiplier(target, task.privacy.delta))
+
+
+def evaluation_charge(task: Task, evaluations: int = 0) -> PureCharge:
+    """For one of the evaluations that the task plans, or the coordinator, if it plans more."""
+    return PureCharge(epsilon=task.privacy.epsilon_of_evaluations / max(planned_evaluations(task), evaluations))
+
+
 def plan_run(
     task: Task, units: int, rounds: int, evaluations: int = 0, ceilings: tuple[Ceiling, ...] = ()
 ) -> PrivacyPlan:
@@ -57,7 +70,8 @@ def plan_run(
     planned from the number that was told, so which order is best may follow from that number.
 
     The task's epsilon is met at the best order; a block's filter uses another order. Where that difference alone would
-    keep the last round out, noise grows by up to a tenth; a block that holds far less refuses when it is full.
+    keep the last round out, noise grows by up to a tenth. A block that holds far less changes no plan: it does not hold
+    the run, which ``affording`` finds out before the first round.
 
     Args:
         task: private, trained by federated averaging.
@@ -80,21 +94,17 @@ def plan_run(
         )
     target, delta = task.privacy.epsilon, task.privacy.delta
     rows = count_charge(task)
-    moments = None
-    if task.preprocessing.scaling == "federated" and task.feature_schema.numeric:
-        multiplier = find_gaussian_multiplier(task.privacy.statistics_share * target, delta)
-        moments = GaussianCharge(noise_multiplier=multiplier)
+    moments = moments_charge(task)
     statistics: tuple[Charge, ...] = () if moments is None else (moments,)
     rate = min(1.0, task.training.batch_size / units)
     steps = rounds * task.training.local_steps
     noise = find_noise_multiplier(target - rows.epsilon, delta, rate, steps, statistics)
     fitting = [noise_within(c.order, c.divergence, rate, steps, (rows, *statistics)) for c in ceilings]
     noise = max([noise, *(found for found in fitting if found <= noise * _MOST_EXTRA_NOISE)])
-    planned = max(planned_evaluations(task), evaluations)
     return PrivacyPlan(
         SampledGaussianCharge(noise_multiplier=noise, sampling_rate=rate, steps=task.training.local_steps),
         rate * units,
         rows,
         moments,
-        PureCharge(epsilon=task.privacy.epsilon_of_evaluations / planned),
+        evaluation_charge(task, evaluations),
     )
