@@ -16,7 +16,7 @@ from fedloop_core.federation.closed_apps import write_app_programs
 from fedloop_core.processes.environment import SYSTEM_PATH, flower_environment, passed_on, python_environment
 from fedloop_core.processes.ports import check_ports, check_socket_path
 from fedloop_core.processes.roles import FLOWER, MAIN, RELAY, Roles
-from fedloop_core.processes.spec import HandedFile, PortOpen, ProcessSpec, SocketAnswers
+from fedloop_core.processes.spec import HandedFile, KnownDeath, PortOpen, ProcessSpec, SocketAnswers
 from fedloop_core.processes.whole import whole
 
 __all__ = ["SITE_USERS", "check_site", "prepare_site", "site_specs"]
@@ -127,7 +127,12 @@ def _supernode(
         environment=flower_environment(own / "home", settings.proxy),
         user=roles.user(FLOWER),
         working_folder=own,
-        ready=PortOpen(node_port),
+        ready=PortOpen(node_port),  # which it opens before the coordinator has let it in
+        steady_seconds=3.0,
+        while_refused=KnownDeath(
+            "Failed to activate SuperNode",
+            "the coordinator still holds this site's old connection, and lets go of it within a minute",
+        ),
         restart_when=(home.authorities,),
         rests_while=home.shut_out_file,
         falls_with=("superexec", "relay"),  # whose client app then ends without the reply that a SuperNode waits for

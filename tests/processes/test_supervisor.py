@@ -17,7 +17,16 @@ import pytest
 from tests.processes.supervising import SLEEPS, Running, lives, python, spec, wait_for
 
 from fedloop_core.errors import AlreadyRunning, ProcessFailed
-from fedloop_core.processes import FileThere, PortOpen, ProcessState, SocketAnswers, Supervisor, launch, request_restart
+from fedloop_core.processes import (
+    FileThere,
+    KnownDeath,
+    PortOpen,
+    ProcessState,
+    SocketAnswers,
+    Supervisor,
+    launch,
+    request_restart,
+)
 from fedloop_core.processes.logs import ProcessLog
 
 Supervise = Callable[..., Running]
@@ -93,6 +102,49 @@ def test_a_crash_loop_is_told_in_one_sentence_and_goes_on(supervise: Supervise, 
     starts = running.status().processes[0].restarts
     wait_for(lambda: running.status().processes[0].restarts > starts + 1, "it is tried again")
     assert "no configuration" in running.log("broken")
+
+
+def test_a_death_that_is_known_is_told_as_what_it_is(supervise: Supervise, tmp_path: Path) -> None:
+    code = f"""
+    import pathlib, time
+    deaths = pathlib.Path({str(tmp_path / "deaths")!r})
+    count = int(deaths.read_text()) if deaths.exists() else 0
+    if count < 4:
+        deaths.write_text(str(count + 1))
+        print('Exit Code: 305 [code: 2004] Failed to start it.')
+        raise SystemExit(1)
+    deaths.with_name("up").touch()
+    time.sleep(600)
+    """
+    known = KnownDeath("code: 2004", "the other side still holds on to its old connection")
+    running = supervise(
+        spec("refused", python(code), tmp_path, ready=FileThere(tmp_path / "up"), while_refused=known),
+        spec("broken", python("raise SystemExit(1)"), tmp_path, while_refused=known),
+    )
+    wait_for(lambda: any("broken keeps dying" in line for line in running.told), "another death is told as ever")
+    wait_for(lambda: any("refused runs" in line for line in running.told), "it runs in the end")
+    said = [line for line in running.told if line.startswith("refused")]
+    assert not any("keeps dying" in line or "ended with status" in line for line in said)
+    assert said[0] == f"refused does not run yet: {known.sentence}; the next try is in 0.05 s"
+    assert not any(known.sentence in line for line in running.told if line.startswith("broken"))
+    assert "Exit Code: 305" in running.log("refused")
+
+
+def test_ready_is_who_lives_on(supervise: Supervise, tmp_path: Path) -> None:
+    first = tmp_path / "first"
+    code = f"""
+    import pathlib, time
+    first = pathlib.Path({str(first)!r})
+    if not first.exists():
+        first.touch(); time.sleep(1); raise SystemExit(1)
+    time.sleep(600)
+    """
+    healthy: list[int] = []
+    one = spec("one", python(code), tmp_path, ready=FileThere(first), steady_seconds=3.0)
+    running = supervise(one, when_healthy=lambda: healthy.append(1))
+    wait_for(lambda: healthy, "it runs")
+    assert sum("one runs" in line for line in running.told) == 1
+    assert running.status().processes[0].restarts == 1
 
 
 def test_processes_that_wait_for_nobody_start_together(supervise: Supervise, tmp_path: Path) -> None:

@@ -81,7 +81,9 @@ class Child:
         self._process.wait()
 
     def read(self) -> bytes | None:
-        """Output that is there; empty: nothing now; None: there will be no more."""
+        """Output that is there; empty: nothing now; None: there will be no more, or our end is closed."""
+        if self._process.stdout is None or self._process.stdout.closed:
+            return None
         try:
             return os.read(self.output, _AT_ONCE) or None
         except BlockingIOError:

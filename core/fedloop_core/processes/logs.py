@@ -45,11 +45,17 @@ class ProcessLog:
         formatter.converter = time.gmtime
         self._handler.setFormatter(formatter)
         self._rest = b""
+        self._sign: str | None = None
+        self.seen = False
 
     @property
     def lost(self) -> int:
         """Lines that could not be written."""
         return self._handler.lost
+
+    def look_for(self, sign: str | None) -> None:
+        """From now on ``seen`` says whether the process has written a line that holds this text."""
+        self._sign, self.seen = sign, False
 
     def feed(self, content: bytes) -> None:
         """What the process wrote next."""
@@ -80,4 +86,5 @@ class ProcessLog:
 
     def _write(self, line: bytes) -> None:
         text = _CONTROL.sub("", line.decode("utf-8", errors="replace"))
+        self.seen = self.seen or (self._sign is not None and self._sign in text)
         self._handler.handle(logging.makeLogRecord({"msg": text, "levelno": logging.INFO}))

@@ -41,6 +41,7 @@ class Managed:
         self._start_seconds = start_seconds
         self._marks = FileMarks(())
         self._rest_until: float | None = None
+        self._ready_at: float | None = None  # when its probe first said so
         self._since = int(time.time())
 
     def status(self) -> ProcessStatus:
@@ -63,6 +64,9 @@ class Managed:
             return
         self._marks = FileMarks.of(self.spec.restart_when)
         self._become(self.life.start(now))
+        self._ready_at = None
+        known = self.spec.while_refused
+        self.log.look_for(known.sign if known else None)
         try:
             hand_over(self.spec)
             self.child = Child(self.spec, self._folder)
@@ -81,17 +85,25 @@ class Managed:
         if status is not None:
             if self._group_has_ended(self.child, now):
                 self.child.reap()
+                while content := self.child.read():  # its last words
+                    self.log.feed(content)
                 self._ended(now, status)
             return
         if self.life.state is ProcessState.STOPPING and now >= self.life.kill_at:
             self.child.send(signal.SIGKILL)
         elif self.life.state is ProcessState.STARTING:
-            if self.spec.ready is None or self.spec.ready.ready():
+            if self._is_ready(now):
                 self._become(self.life.become_ready())
                 self._tell(f"{self.spec.name} runs (process {self.child.pid})")
             elif not self.life.opened and now - self.life.started >= self._start_seconds:
                 self._become(self.life.open_anyway())
                 self._tell(f"{self.spec.name} is not ready after {self._start_seconds:g} s; see {self.log.path}")
+
+    def _is_ready(self, now: float) -> bool:
+        """Its probe has said so, and it has lived on for as long as it must."""
+        if self._ready_at is None and (self.spec.ready is None or self.spec.ready.ready()):
+            self._ready_at = now
+        return self._ready_at is not None and now - self._ready_at >= self.spec.steady_seconds
 
     def stop(self, now: float, *, why: str, again: bool = False) -> None:
         """SIGTERM to its group, once; a process that waits for its next start ends at once."""
@@ -152,6 +164,8 @@ class Managed:
         if expected:
             return
         wait = self._policy.wait(self.life.deaths)
+        if self._tells_known(alive, wait):
+            return
         if self.life.deaths == 1:
             self._tell(f"{self.spec.name} {how} after {alive:.1f} s; it is started again in {wait:g} s")
         if self._policy.tells(self.life.deaths):
@@ -159,6 +173,16 @@ class Managed:
                 f"{self.spec.name} keeps dying ({self.life.deaths} times in a row, it {how}); why is in {self.log.path}; "
                 f"the next try is in {wait:g} s"
             )
+
+    def _tells_known(self, alive: float, wait: float) -> bool:
+        """Whether it died of what is known; told at once, and then as seldom as a process that keeps dying."""
+        known = self.spec.while_refused
+        self.log.flush()
+        if known is None or not self.log.seen or alive > known.within_seconds:
+            return False
+        if self.life.deaths == 1 or self._policy.tells(self.life.deaths):
+            self._tell(f"{self.spec.name} does not run yet: {known.sentence}; the next try is in {wait:g} s")
+        return True
 
     def _become(self, life: Life) -> None:
         if life.state is not self.life.state:

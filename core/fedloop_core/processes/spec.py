@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-__all__ = ["FileThere", "HandedFile", "PortOpen", "ProcessSpec", "ReadyProbe", "SocketAnswers"]
+__all__ = ["FileThere", "HandedFile", "KnownDeath", "PortOpen", "ProcessSpec", "ReadyProbe", "SocketAnswers"]
 
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,31}")
 _PROBE_SECONDS = 0.2  # on loopback: it answers at once or it does not
@@ -85,6 +85,21 @@ class HandedFile:
 
 
 @dataclass(frozen=True)
+class KnownDeath:
+    """Why a process dies soon after its start, when a line of its output says so: what a person is told instead of its status.
+
+    Attributes:
+        sign: text in a line that this incarnation wrote.
+        sentence: what it means, and what happens next; no full stop at its end.
+        within_seconds: an incarnation that lived longer died of something else.
+    """
+
+    sign: str
+    sentence: str
+    within_seconds: float = 30.0
+
+
+@dataclass(frozen=True)
 class ProcessSpec:
     """A process of a coordinator or a site.
 
@@ -96,6 +111,8 @@ class ProcessSpec:
         working_folder: must be there and open to the user.
         stop_seconds: time to end by itself after SIGTERM, then SIGKILL.
         ready: when it does its work, and those after it may start; None is at once.
+        steady_seconds: how long it must live on, after ``ready`` has said so, until it counts as ready.
+        while_refused: the early death that is no fault of this machine.
         after: names of those that must have been ready once, or had their time to become so, before it starts.
         restart_when: files whose change restarts the process.
         rests_while: while this file is there, the process does not run.
@@ -111,6 +128,8 @@ class ProcessSpec:
     working_folder: Path
     stop_seconds: float = 10.0
     ready: ReadyProbe | None = None
+    steady_seconds: float = 0.0
+    while_refused: KnownDeath | None = None
     after: tuple[str, ...] = ()
     restart_when: tuple[Path, ...] = ()
     rests_while: Path | None = None
