@@ -26,6 +26,7 @@ import rich.markup
 import typer
 from typer.core import TyperGroup
 
+from fedloop_core.commands import unanswered
 from fedloop_core.errors import FedloopError, SettingsInvalid, TaskInvalid, UsageError
 
 __all__ = ["BUG", "INTERRUPTED", "main", "root"]
@@ -98,8 +99,9 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         status = typer.main.get_command(root).main(given, prog_name="fedloop", standalone_mode=False)
     except FedloopError as error:
         sys.exit(_tell(error, given))
-    except (click.Abort, KeyboardInterrupt):
-        sys.exit(_interrupted())
+    except (click.Abort, KeyboardInterrupt) as error:
+        question = unanswered(error, typer.main.get_command(root), given)
+        sys.exit(_interrupted() if question is None else _tell(question, given))
     except click.exceptions.NoArgsIsHelpError as error:
         print(error.format_message(), end="", file=sys.stderr)  # with rich, it has printed itself
         sys.exit(UsageError.exit_status)

@@ -1,4 +1,4 @@
-"""What the commands of all layers share: whose home it is, who acts, and how times, tables and JSON are printed."""
+"""What the commands of all layers share: whose home it is, who acts, questions without an answer, and how things are printed."""
 
 from __future__ import annotations
 
@@ -9,13 +9,18 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import click
 import typer
 
+from fedloop_core.errors import UsageError
 from fedloop_core.printable import printable
 
-__all__ = ["AS_JSON", "Told", "as_owner", "moment", "operator", "tell_json", "tell_lines", "tell_table"]
+__all__ = ["AS_JSON", "Told", "as_owner", "moment", "operator", "tell_json", "tell_lines", "tell_table", "unanswered"]
 
 Told = Mapping[str, object]
+
+_ANSWERS = ("--fingerprint", "--yes")
+"""Options that answer a command's question, the safest first."""
 
 AS_JSON: bool = typer.Option(False, "--json", help="Print JSON instead of sentences.")
 
@@ -38,6 +43,35 @@ def operator() -> str:
         return f"operator:{os.environ.get('SUDO_USER') or getpass.getuser()}"
     except (KeyError, OSError):  # a container's user number may have no name
         return f"operator:{os.getuid()}"
+
+
+def unanswered(error: BaseException, root: click.Command, arguments: Sequence[str]) -> UsageError | None:
+    """What to say of a command that ended at its question, by the end of the input or a no; None where something else ended it.
+
+    Args:
+        error: what ended the command: click makes one exception of Ctrl-C, of the end of the input, and of a no.
+        root: the group of all commands.
+        arguments: the command, as it was given.
+    """
+    why = error.__cause__ or error.__context__
+    if why is None and isinstance(error, click.Abort):
+        return UsageError("nothing was changed.")
+    if not isinstance(why, EOFError):
+        return None
+    typer.echo(err=True)  # ends the line of the question
+    answers = [option for option in _ANSWERS if option in _options(root, arguments)]
+    hint = f"Add {' or '.join(answers)}, or answer it at a terminal." if answers else "Answer it at a terminal."
+    return UsageError("the question needs an answer, and the input has ended.", hint=hint)
+
+
+def _options(command: click.Command, arguments: Sequence[str]) -> frozenset[str]:
+    """The options of the command that was given."""
+    for word in arguments:
+        if not isinstance(command, click.Group):
+            break
+        if not word.startswith("-"):
+            command = command.resolve_command(click.Context(command), [word])[1] or command
+    return frozenset(option for parameter in command.params for option in parameter.opts)
 
 
 def moment(unix: int) -> str:

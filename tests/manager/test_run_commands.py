@@ -435,6 +435,20 @@ def test_list_explains_what_is_not_over_and_the_newest_end_and_is_brief() -> Non
     assert below[0].rstrip().endswith("… (`fedloop run show new` says all of it)")
 
 
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [("", "Add --yes, or answer it at a terminal."), ("n\n", "nothing was changed."), ("y\n", "They are removed.")],
+)
+def test_a_question_that_nobody_answers_or_denies_removes_nothing(
+    fresh: Shell, monkeypatch: pytest.MonkeyPatch, typed: str, said: str
+) -> None:
+    fresh("start", task_of(fresh))
+    set_status(CoordinatorHome(fresh.home), "wards-1", Status.STOPPED)
+    monkeypatch.setattr("sys.stdin", io.StringIO(typed))
+    assert said in fresh("remove", "wards-1", status=0 if typed == "y\n" else 2)
+    assert (fresh.home / "runs" / "wards-1").exists() == (typed != "y\n")
+
+
 @dataclass(frozen=True)
 class Misuse:
     """A command that makes no sense, its exit status and what it says."""

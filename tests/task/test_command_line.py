@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import subprocess
@@ -11,7 +12,6 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
-import click
 import pytest
 import typer
 
@@ -169,15 +169,56 @@ def test_a_bug_is_one_line_and_its_details_are_kept(tmp_path: Path) -> None:
     assert log.stat().st_mode & 0o777 == 0o600
 
 
-@pytest.mark.parametrize("raised", [KeyboardInterrupt, click.Abort])
-def test_an_interrupt_has_its_status(
-    raised: type[BaseException], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_interrupt_has_its_status(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     def run() -> None:
-        raise raised
+        raise KeyboardInterrupt
 
     interrupted = typer.main.get_command(_single(run))
     monkeypatch.setattr(cli, "_load", lambda entry: interrupted)
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["task"])
+    assert ended.value.code == cli.INTERRUPTED
+    assert "Stopped by Ctrl-C." in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("option", "hint"), [("--yes", "Add --yes, or answer"), ("--quiet", "Answer")])
+def test_a_question_whose_input_has_ended_says_what_to_give(
+    option: str, hint: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run(yes: bool = typer.Option(False, option)) -> None:
+        typer.confirm("Go on?", abort=True)
+
+    group = typer.Typer()
+    group.command("ask")(run)
+    group.command("other")(lambda: None)
+    monkeypatch.setattr(cli, "_load", lambda entry: typer.main.get_command(group))
+    monkeypatch.setattr("sys.stdin", io.StringIO())
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["task", "ask"])
+    assert ended.value.code == UsageError.exit_status
+    said = capsys.readouterr().err
+    assert "the question needs an answer" in said
+    assert f"{hint} it at a terminal." in said
+    assert "Ctrl-C" not in said
+
+
+def test_a_no_is_no_interrupt(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    asking = typer.main.get_command(_single(lambda: typer.confirm("Go on?", abort=True)))
+    monkeypatch.setattr(cli, "_load", lambda entry: asking)
+    monkeypatch.setattr("sys.stdin", io.StringIO("n\n"))
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["task"])
+    assert ended.value.code == UsageError.exit_status
+    assert "nothing was changed." in capsys.readouterr().err
+
+
+def test_an_interrupt_at_a_question_is_one(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def interrupt(_: object) -> str:
+        raise KeyboardInterrupt
+
+    asking = typer.main.get_command(_single(lambda: typer.confirm("Go on?", abort=True)))
+    monkeypatch.setattr(cli, "_load", lambda entry: asking)
+    monkeypatch.setattr("click.termui.visible_prompt_func", interrupt)
     with pytest.raises(SystemExit) as ended:
         cli.main(["task"])
     assert ended.value.code == cli.INTERRUPTED
