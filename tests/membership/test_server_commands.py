@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import time
@@ -98,6 +99,31 @@ def test_sites_are_invited_and_shut_out(typed: Typed) -> None:
     assert "left the study" in typed("site", "show", "north")[1]
     assert "revoked" in typed("site", "list")[1]
     assert "fedloop-join-1." in typed("site", "renew", "north")[1]
+
+
+def test_a_site_that_is_silent_is_told_as_that(typed: Typed, tmp_path: Path) -> None:
+    from fedloop_server.home import CoordinatorHome
+    from fedloop_server.membership import SiteState
+    from fedloop_server.membership.tables import MemberRow
+
+    _told(typed, *INIT)
+    _told(typed, "site", "add", "north")
+    out = typed("site", "list")[1]
+    assert "unknown" not in out
+    assert "+0 s" not in out
+    assert re.search(r"\nnorth +invited +- +- +never +- ", out)
+    members = CoordinatorHome(tmp_path / "c").members()
+    said: list[str] = []
+    for quiet in (5, 40, 400):
+        with members.database.writing() as session:
+            row = session.get(MemberRow, "north")
+            assert row is not None
+            row.state, row.activity, row.last_seen_unix = SiteState.ACTIVE.value, "idle", int(time.time()) - quiet
+        said.append(typed("status")[1])
+        assert _told(typed, "site", "show", "north")["connected"] == (quiet == 5)
+    assert re.search(r"active +idle ", said[0])
+    assert re.search(r"active +not connected for 4[0-9] s ", said[1])
+    assert re.search(r"active +not connected for 6 min 4[0-9] s ", said[2])
 
 
 def test_the_authority_is_replaced(typed: Typed) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,6 +11,7 @@ import typer
 
 from fedloop_core.commands import AS_JSON, Told, moment, operator, tell_json, tell_lines, tell_table
 from fedloop_server.cli.options import HOME, open_home, parse_seconds
+from fedloop_server.cli.run_words import took_words
 
 if TYPE_CHECKING:
     from fedloop_server.home import CoordinatorHome
@@ -30,6 +32,7 @@ __all__ = [
 
 commands = typer.Typer(no_args_is_help=True, suggest_commands=False, add_completion=False)
 
+_SILENT_SECONDS = 30  # three times what a site's daemon leaves between two reports
 _NAME = typer.Argument(help="Name of the site.")
 _EXPIRES = typer.Option("7d", "--expires", help="How long the token is valid: 30m, 12h, 7d.")
 _AUTHORITY = typer.Option(None, "--authority", help="The institution's own authority (PEM), for its own certificate.")
@@ -95,11 +98,14 @@ def list_sites(home: Path = HOME, as_json: bool = AS_JSON) -> None:
 @commands.command()
 def show(name: str = _NAME, home: Path = HOME, as_json: bool = AS_JSON) -> None:
     """Show all that is known of a site."""
-    told = site_json(open_home(home).members().site(name))
+    site = open_home(home).members().site(name)
+    told = site_json(site)
     if as_json:
         tell_json(told)
         return
-    tell_lines(told)
+    tell_lines(
+        told | {"activity": _does(site, time.time()), **({} if site.last_seen_unix else {"clock_skew_seconds": ""})}
+    )
 
 
 @commands.command()
@@ -182,6 +188,7 @@ def site_json(site: SiteRecord) -> dict[str, object]:
         "added_unix": site.added_unix,
         "joined_unix": site.joined_unix,
         "last_seen_unix": site.last_seen_unix,
+        "connected": not _silence(site, time.time()) and bool(site.last_seen_unix),
         "clock_skew_seconds": site.clock_skew_seconds,
         "signing_key": site.signing_key.hex(),
         "certificate": site.certificate_fingerprint,
@@ -203,19 +210,36 @@ def tell_sites(sites: Sequence[SiteRecord]) -> None:
     if not sites:
         print("No sites yet: `fedloop server site add NAME` invites one.")
         return
+    now = time.time()
     rows = [
         (
             site.name,
             site.state.value,
-            site.activity.kind.value,
+            _does(site, now),
             site.activity.run_id or "-",
             moment(site.last_seen_unix),
-            f"{site.clock_skew_seconds:+d} s",
+            f"{site.clock_skew_seconds:+d} s" if site.last_seen_unix else "-",
             moment(site.certificate_expiry_unix),
         )
         for site in sites
     ]
     tell_table(("SITE", "STATE", "DOES", "RUN", "LAST SEEN", "CLOCK", "CERTIFICATE UNTIL"), rows)
+
+
+def _does(site: SiteRecord, now: float) -> str:
+    """What a site said last that it does, while that still says anything."""
+    if not site.last_seen_unix:
+        return "-"
+    silence = _silence(site, now)
+    if not silence:
+        return site.activity.kind.value
+    return f"not connected for {took_words(silence) if silence >= 60 else f'{silence} s'}"
+
+
+def _silence(site: SiteRecord, now: float) -> int:
+    """Whole seconds since an active site was heard of; 0 when it is no longer than usual, or nobody expects to hear of it."""
+    quiet = int(now) - site.last_seen_unix
+    return quiet if site.state.value == "active" and site.last_seen_unix and quiet > _SILENT_SECONDS else 0
 
 
 def _token(home: CoordinatorHome, name: str, seconds: int, *, as_json: bool) -> None:
