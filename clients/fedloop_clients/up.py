@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from fedloop_clients.home import Membership, SiteHome
+from fedloop_clients.open_budgets import require_budgets_kept
 from fedloop_clients.relay.shim import write_shim
 from fedloop_clients.settings import SiteSettings
 from fedloop_clients.socket_endpoint import SOCKET_VARIABLE
@@ -34,12 +35,15 @@ def check_site(home: SiteHome, health: tuple[str, int] | None) -> None:
         NotSetUp: the site has not joined.
         ProcessFailed: the port of the health endpoint is taken.
         SettingsInvalid: the home's path is too long.
+        BudgetFixed: site.toml names another budget for an open block.
+        StorageError: the ledger cannot be read, or its chain is broken.
     """
     needed = (home.node_key, home.authorities, home.signing_key_file, home.superexec_secret)
     missing = [path for path in needed if not path.exists()]
     if missing:
         raise NotSetUp(f"{missing[0]} is not there.", hint="Run: fedloop site join TOKEN")
     check_socket_path(home.daemon_socket)
+    require_budgets_kept(home)
     if health is not None:
         check_ports({"the health endpoint": health})
 

@@ -18,6 +18,8 @@ from fedloop_clients.doctor import CHECKS, Check, Finding, Level, Scene, examine
 from fedloop_clients.home import SiteHome
 from fedloop_clients.joining import join, renew
 from fedloop_clients.settings import starter_text
+from fedloop_clients.up import check_site
+from fedloop_core.errors import BudgetFixed
 from fedloop_core.federation.join import JoinToken
 from fedloop_core.task.presets import load_preset
 
@@ -367,7 +369,7 @@ def test_a_hospitals_file_for_its_task(joined_home: SiteHome) -> None:
 
 def test_a_ledger_that_was_altered(joined_home: SiteHome) -> None:
     ledger = joined_home.ledger()
-    ledger.open_block("original", 10.0, 1e-5)
+    ledger.open_block("original", 10.0, 1e-6)
     ledger.close()
     assert "the ledger holds: 1 entries" in only(scene_of(joined_home), "ledger").sentence
     import sqlite3
@@ -377,6 +379,28 @@ def test_a_ledger_that_was_altered(joined_home: SiteHome) -> None:
         connection.execute("UPDATE entry SET digest = ?", (bytes(32),))
     connection.close()
     assert "entry 1 does not follow" in only(scene_of(joined_home), "ledger").sentence
+
+
+def test_a_budget_that_was_changed_for_open_blocks(joined_home: SiteHome) -> None:
+    """The daemon would refuse every run; and whoever starts it is told so first."""
+    ledger = joined_home.ledger()
+    for block in ("original", "evaluation", "feedback-1", "feedback-evaluation-1"):
+        ledger.open_block(block, 10.0, 1e-6)
+    ledger.close()
+    assert only(scene_of(joined_home), "ledger").level is Level.OK
+    check_site(joined_home, None)
+    text = joined_home.settings_file.read_text()
+    new = "evaluation = { epsilon = 100.0, delta = 1e-3 }"
+    joined_home.settings_file.write_text(text.replace("evaluation = { epsilon = 10.0, delta = 1e-6 }", new))
+    *bad, _ = look(scene_of(joined_home), "ledger")
+    assert [finding.level for finding in bad] == [Level.PROBLEM] * 2
+    assert bad[0].sentence == (
+        "site.toml names epsilon 100 at delta 0.001 for evaluation rows, and block 'evaluation' was opened with epsilon 10 at "
+        "delta 1e-06 for life: the site refuses every run."
+    )
+    assert bad[0].action.startswith("Put the first budget back under [budget]")
+    with pytest.raises(BudgetFixed, match="block 'evaluation' was opened with epsilon 10"):
+        check_site(joined_home, None)
 
 
 def test_ports_and_paths(joined_home: SiteHome, coordinator: Coordinator, tmp_path: Path) -> None:

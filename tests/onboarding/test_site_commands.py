@@ -233,6 +233,17 @@ def test_the_policy_is_shown(joined_home: SiteHome) -> None:
     assert "site.toml:26:1: policy.paused must be true or false, not 1." in error["problems"][0]
 
 
+def test_the_policy_shows_the_budget_that_holds(joined_home: SiteHome) -> None:
+    ledger = joined_home.ledger()
+    ledger.open_block("original", 5.0, 1e-5)
+    ledger.close()
+    said = run("show-policy", home=joined_home)
+    assert "in the ledger, for life: block original has epsilon 5, delta 1e-05" in said
+    assert "now: nothing. site.toml names epsilon 10 at delta 1e-06 for training rows" in said
+    told = run_json("show-policy", home=joined_home)
+    assert told["open_blocks"] == {"original": {"epsilon": "5.0", "delta": 1e-5}}
+
+
 def test_a_ledger_that_was_put_back_is_accepted_by_a_person(joined_home: SiteHome) -> None:
     assert "begins with the first run" in run("ledger", "verify", home=joined_home, expect=UsageError.exit_status)
     ledger = joined_home.ledger()

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from fedloop_clients.privacy.charges import Charge, GaussianCharge, NonPrivateCharge, PureCharge, SampledGaussianCharge
 from fedloop_clients.privacy.ledger import Head, Ledger
-from fedloop_core.errors import BudgetExhausted, PrivacyParameterInvalid, StorageError, UsageError
+from fedloop_core.errors import BudgetExhausted, BudgetFixed, StorageError, UsageError
 
 RUN = SampledGaussianCharge(noise_multiplier=1.1, sampling_rate=0.01, steps=1000)
 STEP = SampledGaussianCharge(noise_multiplier=1.1, sampling_rate=0.01, steps=10)
@@ -58,7 +58,7 @@ def test_an_empty_block_has_spent_nothing(ledger: Ledger) -> None:
 def test_opening_again_changes_nothing_and_never_the_budget(ledger: Ledger) -> None:
     ledger.open_block("original", *BUDGET)
     assert ledger.head().sequence == 1
-    with pytest.raises(PrivacyParameterInvalid, match="for life"):
+    with pytest.raises(BudgetFixed, match="for life"):
         ledger.open_block("original", 9.0, 1e-5)
 
 

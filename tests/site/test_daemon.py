@@ -496,6 +496,14 @@ def test_delta_not_below_one_over_the_units_is_refused() -> None:
     assert refused(site.describe()) == ("FL-PRIV-001", {"parameter": "delta"})
 
 
+def test_a_budget_that_was_changed_is_refused_by_its_own_name(tmp_path: Path) -> None:
+    site = Site(make_task(2.0), budget=Budget(epsilon=6.0), folder=tmp_path)
+    site.describe()
+    site.budget = Budget(epsilon=100.0)
+    site.restart()
+    assert refused(site.describe(run_id="run-2"))[0] == "FL-PRIV-004"
+
+
 def test_an_exact_run_on_a_budget_is_refused() -> None:
     site = Site(make_task(), budget=Budget(epsilon=6.0))
     assert refused(site.describe())[0] == "FL-PRIV-002"

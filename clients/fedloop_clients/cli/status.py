@@ -66,15 +66,23 @@ def status(home: Path = HOME, as_json: bool = AS_JSON) -> None:
 def show_policy(home: Path = HOME, as_json: bool = AS_JSON) -> None:
     """Show what site.toml allows: tasks, hours, privacy, budgets, approval."""
     from fedloop_clients.home import SiteHome
+    from fedloop_clients.open_budgets import changed_budgets, open_budgets
 
-    settings = SiteHome(home.resolve()).settings
+    site = SiteHome(home.resolve())
+    settings, known = site.settings, open_budgets(site)
     if as_json:
         import json
 
-        print(json.dumps({"policy": json.loads(settings.policy.model_dump_json()), "budget": _budget(settings)}))
+        told = {"policy": json.loads(settings.policy.model_dump_json()), "budget": _budget(settings)}
+        held = {block: {"epsilon": str(one.epsilon), "delta": one.delta} for block, one in known.items()}
+        print(json.dumps(told | {"open_blocks": held}))
         return
     for line in _words(settings):
         print(line)
+    for block, one in known.items():
+        print(f"  in the ledger, for life: block {block} has epsilon {one.epsilon:g}, delta {one.delta:g}")
+    for sentence in changed_budgets(settings, known):
+        print(f"  now: nothing. {sentence} Put the first budget back.")
 
 
 def _ledger(site: SiteHome) -> dict[str, object] | None:

@@ -20,12 +20,17 @@ from fedloop_core.errors import DataError, UsageError
 from fedloop_core.noise import NoiseSource
 from fedloop_core.task.document import Task
 
-__all__ = ["EVALUATION", "ORIGINAL", "FeedbackAdded", "RowChoice", "SiteData", "SiteRows"]
+__all__ = ["EVALUATION", "ORIGINAL", "FeedbackAdded", "RowChoice", "SiteData", "SiteRows", "is_evaluation_block"]
 
 ORIGINAL = "original"
 EVALUATION = "evaluation"
 _FEEDBACK = "feedback-"
 _FEEDBACK_EVALUATION = "feedback-evaluation-"
+
+
+def is_evaluation_block(block: str) -> bool:
+    """Whether a block holds rows that are only evaluated on, by its name."""
+    return block == EVALUATION or block.startswith(_FEEDBACK_EVALUATION)
 
 
 class RowChoice(Enum):

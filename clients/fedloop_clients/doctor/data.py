@@ -12,6 +12,7 @@ from fedloop_clients.doctor.finding import Finding, fine, problem, warning
 from fedloop_clients.doctor.scene import Scene
 from fedloop_clients.heads import FILE_NAME as GUARD
 from fedloop_clients.heads import GuardState
+from fedloop_clients.open_budgets import budgets_of, changed_budgets
 from fedloop_clients.state_file import StateFile
 from fedloop_core.task import Task
 
@@ -85,7 +86,7 @@ def _absent(path: Path) -> bool:
 
 @dataclass(frozen=True)
 class LedgerCheck:
-    """Whether the ledger's chain holds, and whether the site is stopped because of it."""
+    """Whether the ledger's chain holds, the site is stopped because of it, or site.toml names other budgets than it."""
 
     name: str = "ledger"
 
@@ -105,7 +106,10 @@ class LedgerCheck:
             return
         ledger = home.ledger()
         try:
-            head = ledger.verify()
+            head, budgets = ledger.verify(), budgets_of(ledger)
         finally:
             ledger.close()
+        settings = scene.settings()
+        for sentence in () if settings is None else changed_budgets(settings, budgets):
+            yield problem(sentence, f"Put the first budget back under [budget] in {home.settings_file}.")
         yield fine(f"the ledger holds: {head.sequence} entries, head {head.digest.hex()[:16]}.")

@@ -10,7 +10,7 @@ from pydantic import Field, TypeAdapter
 
 from fedloop_clients.privacy.accounting import conversion, epsilon, epsilon_at, rdp_at, registered_order
 from fedloop_clients.privacy.charges import Charge, GaussianCharge, NonPrivateCharge, PureCharge, SampledGaussianCharge
-from fedloop_core.errors import BudgetExhausted, PrivacyParameterInvalid, UsageError
+from fedloop_core.errors import BudgetExhausted, BudgetFixed, UsageError
 from fedloop_core.strict import Strict
 
 __all__ = [
@@ -181,19 +181,19 @@ class LedgerState:
         """The entry that opens a block, without its time; absent when the block is open with this budget already.
 
         Raises:
-            PrivacyParameterInvalid: the block is open with another budget, which is for life, or the budget holds
-                nothing.
+            BudgetFixed: the block is open with another budget, which is for life.
+            PrivacyParameterInvalid: the budget holds nothing.
         """
         known = self.blocks.get(block)
         if known is None:
             order = None if math.isinf(budget) else registered_order(budget, delta)
             return OpenEntry(time_unix=0, block=block, epsilon=budget, delta=delta, order=order)
         if (known.opened.epsilon, known.opened.delta) != (budget, delta):
-            raise PrivacyParameterInvalid(
+            raise BudgetFixed(
                 f"block {block!r} was opened with epsilon {known.opened.epsilon:g} at delta {known.opened.delta:g} for "
                 f"life; it cannot be changed to {budget:g} at {delta:g}.",
-                hint="Keep the first budget, or admit new units as a new block.",
-                parameter="epsilon",
+                hint="Write the first budget under [budget] in site.toml again: a block keeps it for life.",
+                block=block,
             )
         return None
 

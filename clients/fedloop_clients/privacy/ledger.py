@@ -107,7 +107,8 @@ class Ledger:
         """Opens a block with its budget for life (infinite: no budget is kept); nothing when it is open with this one.
 
         Raises:
-            PrivacyParameterInvalid: the block is open with another budget, or the budget holds no charge.
+            BudgetFixed: the block is open with another budget.
+            PrivacyParameterInvalid: the budget holds no charge.
         """
         with self._transaction():
             entry = self._state.check_open(block, epsilon, delta)
@@ -189,6 +190,11 @@ class Ledger:
         """Whether the block was opened."""
         with self._reading():
             return block in self._state.blocks
+
+    def budgets(self) -> dict[str, tuple[float, float]]:
+        """Epsilon and delta for life of each block that is open; an infinite epsilon: none is kept."""
+        with self._reading():
+            return {name: (block.opened.epsilon, block.opened.delta) for name, block in self._state.blocks.items()}
 
     def spend(self, block: str) -> Spend:
         """What the block has spent for life, reservations in full.

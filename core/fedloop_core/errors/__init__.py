@@ -48,7 +48,13 @@ from fedloop_core.errors.device import (
 )
 from fedloop_core.errors.heard import UNKNOWN_CODE, class_of, heard
 from fedloop_core.errors.network import CoordinatorUnreachable, NetworkError, RequestRefused
-from fedloop_core.errors.privacy import BudgetExhausted, LedgerRolledBack, PrivacyError, PrivacyParameterInvalid
+from fedloop_core.errors.privacy import (
+    BudgetExhausted,
+    BudgetFixed,
+    LedgerRolledBack,
+    PrivacyError,
+    PrivacyParameterInvalid,
+)
 from fedloop_core.errors.process import AlreadyRunning, ProcessError, ProcessFailed
 from fedloop_core.errors.release import (
     AssignmentRefused,
@@ -100,6 +106,7 @@ __all__ = [
     "AuditBroken",
     "BackupRefused",
     "BudgetExhausted",
+    "BudgetFixed",
     "CertificateRefused",
     "ClockSkewed",
     "ColumnMissing",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fedloop_core.errors.root import FedloopError
 
-__all__ = ["BudgetExhausted", "LedgerRolledBack", "PrivacyError", "PrivacyParameterInvalid"]
+__all__ = ["BudgetExhausted", "BudgetFixed", "LedgerRolledBack", "PrivacyError", "PrivacyParameterInvalid"]
 
 
 class PrivacyError(FedloopError):
@@ -31,3 +31,9 @@ class LedgerRolledBack(PrivacyError):
     """A site's ledger is behind the head that it showed before: a snapshot was restored, or a second copy is in use."""
 
     code = "FL-PRIV-003"
+
+
+class BudgetFixed(PrivacyError):
+    """A site's settings name another budget for rows whose block is open: its budget is for life."""
+
+    code = "FL-PRIV-004"
