@@ -22,7 +22,6 @@ import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
-from rich.console import Console
 
 from fedloop_clients.daemon import SiteDaemon
 from fedloop_clients.data.site_data import SiteData
@@ -41,7 +40,6 @@ from fedloop_server.cli.run_broken import BrokenDocument
 from fedloop_server.cli.run_compare import Comparison
 from fedloop_server.cli.run_documents import RunDocument, RunLine
 from fedloop_server.cli.run_start import DryRun
-from fedloop_server.cli.run_tables import list_table
 from fedloop_server.home import CoordinatorHome
 from fedloop_server.manager.state import Status, Wish
 from fedloop_server.membership import Members
@@ -414,25 +412,6 @@ def test_a_run_that_never_began_is_resumed_to_its_time_or_at_once(fresh: Shell) 
         "resume-now",
         "`fedloop run watch nightly` follows it.",
     )
-
-
-def test_list_explains_what_is_not_over_and_the_newest_end_and_is_brief() -> None:
-    def line(run: str, status: str, ended: float | None, reason: str) -> RunLine:
-        facts = {"run": run, "status": status, "ended_unix": ended, "reason": reason, "task": "wards", "round": 0}
-        empty = dict.fromkeys(("version", "submitted_unix", "not_before_unix", "every_seconds", "started_unix", "took"))
-        return RunLine.model_validate({**empty, **facts, "rounds": 3, "sites": 0, "expected_sites": 3})
-
-    lines = [
-        line("old", "failed", 1.0, "old reason"),
-        line("new", "failed", 2.0, "long " * 100),
-        line("waits", "queued", None, "waits: for room"),
-    ]
-    console = Console(width=400, record=True, file=io.StringIO())
-    console.print(list_table(lines))
-    below = console.export_text().rpartition("┘")[2].strip().splitlines()
-    assert [said.partition(":")[0] for said in below] == ["new", "waits"]
-    assert len(below[0]) < 270
-    assert below[0].rstrip().endswith("… (`fedloop run show new` says all of it)")
 
 
 @pytest.mark.parametrize(

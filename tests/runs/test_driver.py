@@ -35,7 +35,16 @@ from fedloop_server.runs.exchange import Exchange
 from fedloop_server.runs.journal import RunJournal
 from fedloop_server.runs.model import model_of
 from fedloop_server.runs.plan import RunPlan
-from fedloop_server.runs.state import AnswersMeasured, Event, RoundClosed, RoundOpened, RunState, VersionRegistered
+from fedloop_server.runs.state import (
+    AnswersMeasured,
+    Event,
+    RoundClosed,
+    RoundOpened,
+    RunFailed,
+    RunReopened,
+    RunState,
+    VersionRegistered,
+)
 from fedloop_server.runs.surroundings import Surroundings
 from fedloop_simulations.federation import rehearsal_directory
 from fedloop_simulations.grid import InProcessGrid, Node
@@ -248,6 +257,89 @@ def test_without_a_quorum_the_round_fails_and_names_the_sites(tmp_path: Path) ->
     run = driver(tmp_path, task(), [*sites(2), ScriptedSite("b1", misdeed=nan), ScriptedSite("b2", misdeed=nan)])
     with pytest.raises(QuorumNotReached, match=r"round 1: 2 of 4 .* 3 are needed.*b1.*b2"):
         run.train()
+
+
+def waiting(answer: Answer, arrays: Arrays) -> Arrays:
+    answer.refusal.CopyFrom(Refusal(code="FL-TRUST-006", fields={"rule": "approval"}))
+    return {}
+
+
+def failing(folder: Path, members: Sequence[ScriptedSite], names: Sequence[str] = ()) -> str:
+    """The sentence with which an attempt ends for want of a quorum."""
+    run = driver(folder, task(quorum=1.0), members, around([*(member.name for member in members), *names]))
+    with pytest.raises(QuorumNotReached) as ended:
+        run.train()
+    return ended.value.message
+
+
+def test_a_resumed_attempt_names_each_site_once_with_its_newest_reason(tmp_path: Path) -> None:
+    members = [ScriptedSite("a", misdeed=refusing), *sites(2)]
+    assert failing(tmp_path, members).count("FL-PRIV-002") == 1
+    members[0].misdeed = nan
+    said = failing(tmp_path, members)
+    assert said.count("a (FL-UPD-001: ") == 1
+    assert "FL-PRIV-002" not in said
+    members[0].misdeed, members[1].misdeed = None, refusing
+    said = failing(tmp_path, members)
+    assert said.partition("Left out: ")[2] == "site-0 (FL-PRIV-002: it refused)."
+
+
+def test_sites_that_wait_for_a_person_are_named_with_what_is_to_be_done(tmp_path: Path) -> None:
+    said = failing(tmp_path, [ScriptedSite(name, misdeed=waiting) for name in ("north", "south", "west")])
+    out = [name for name in ("north", "south", "west") if f"{name} (FL-TRUST-006: nobody there has approved" in said]
+    wait = " and ".join(out) if len(out) < 3 else "north, south and west"
+    many = "waits" if len(out) == 1 else "wait"
+    assert f" {wait} {many} for a person there; when they have approved, `fedloop run resume run-1`." in said
+    rest = [name for name in ("north", "south", "west") if name not in out]
+    assert not rest or f"Not waited for: {' and '.join(rest)}." in said
+    assert "refused" not in said
+
+
+def undescribed(name: str, code: str, **fields: str) -> ScriptedSite:
+    """A site that refuses to describe its data."""
+
+    class Undescribed(ScriptedSite):
+        def answer(self, question: Question) -> Reply:
+            instruction, body_digest = unseal(question.envelope, KEY.verifying, site=self.name, now_unix=0)
+            answer = Answer(
+                run_id=instruction.run_id,
+                attempt=instruction.attempt,
+                round=instruction.round,
+                site=self.name,
+                instruction_digest=body_digest,
+                protocol=PROTOCOL,
+                refusal=Refusal(code=code, fields=fields),
+                arrays_digest=digest({}),
+            )
+            return Reply(sign_answer(answer, rehearsal_key(self.name)), {})
+
+    return Undescribed(name)
+
+
+def test_a_run_that_gathers_too_few_names_every_site_that_is_not_there(tmp_path: Path) -> None:
+    approval = [undescribed(name, "FL-TRUST-006", rule="approval") for name in ("north", "south")]
+    members = [*approval, undescribed("west", "FL-TRUST-006", rule="tasks"), *sites(1)]
+    for _ in range(2):
+        said = failing(tmp_path, members, ("away",))
+        assert "north and south wait for a person there; when they have approved, `fedloop run resume run-1`." in said
+        assert said.partition("Left out: ")[2] == (
+            "north (FL-TRUST-006: nobody there has approved it yet); "
+            "south (FL-TRUST-006: nobody there has approved it yet); "
+            "west (FL-TRUST-006: it refused: rule tasks); away (it is not connected)."
+        )
+        journal = RunJournal(tmp_path)
+        journal.record(RunFailed(code=QuorumNotReached.code, reason=said, unix=0.0))
+        journal.record(RunReopened(unix=0.0))
+
+
+def test_a_run_that_too_few_sites_come_to_names_those_that_are_missing(tmp_path: Path) -> None:
+    dead = [undescribed("west", "FL-TRUST-006", rule="tasks"), *sites(1)]
+    failing(tmp_path, dead)
+    said = failing(tmp_path, dead, ("away",))  # the attempt after one that died: nobody has opened the run again
+    assert said == (
+        "1 of 2 sites are connected and may take part; 2 are needed. "
+        "Left out: west (FL-TRUST-006: it refused: rule tasks); away (it is not connected)."
+    )
 
 
 class Killed(BaseException):

@@ -276,4 +276,5 @@ def _finite(value: float) -> float | None:
 
 
 def _about(kind: type[FedloopError]) -> str:
-    return " ".join(inspect.cleandoc(kind.__doc__ or "").split("\n\n")[0].split())
+    said = " ".join(inspect.cleandoc(kind.__doc__ or "").split("\n\n")[0].split())
+    return said.replace("`", "")  # marks code in documentation, and nothing at a terminal

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from fedloop_server.aggregation.fixed_point import FixedPointSum
 from fedloop_server.runs.exchange import Exchange
 from fedloop_server.runs.joining import Joining
 from fedloop_server.runs.journal import RunJournal
-from fedloop_server.runs.leaving import left_out_of, refused_by_gate, revoked
+from fedloop_server.runs.leaving import left_out_of, refused_by_gate, revoked, waits_for_a_person
 from fedloop_server.runs.model import RunModel
 from fedloop_server.runs.plan import RunPlan
 from fedloop_server.runs.replies import SiteAnswer, SiteFailure
@@ -30,6 +30,7 @@ from fedloop_server.runs.round import RoundProgress, Verdict
 from fedloop_server.runs.rounds import OpenRound, question_of
 from fedloop_server.runs.state import (
     AttemptStarted,
+    LeftOut,
     Member,
     Phase,
     RoundLost,
@@ -67,6 +68,7 @@ class RunDriver:
         self._model = model
         self._now_unix = now_unix
         self._clock = clock
+        self._out_before = len(journal.state.left_out)  # in earlier attempts
         attempt = max(journal.state.attempt + 1, at_least)
         journal.record(AttemptStarted(attempt=attempt, unix=now_unix()))
         self.exchange = connect(attempt)
@@ -101,9 +103,11 @@ class RunDriver:
         expected = self._plan.expected_sites if state.phase is Phase.GATHERING else self._needed
         sites = self.exchange.gather(expected, self._task.rounds.deadline_seconds, state.barred_sites)
         if len(sites) < self._needed:
+            absent = sorted(self.exchange.active.difference(self.exchange.sites))
             raise QuorumNotReached(
-                f"{len(sites)} of {self._plan.expected_sites} sites are connected; {self._needed} are needed.",
-                hint="See which sites are missing, or lower rounds.quorum.",
+                f"{len(sites)} of {self._plan.expected_sites} sites are connected and may take part; "
+                f"{self._needed} are needed. Left out: {_who_is_out(_newest(state.barred), absent)}.",
+                hint="See why these sites are missing, or lower rounds.quorum.",
             )
 
     @property
@@ -125,9 +129,12 @@ class RunDriver:
         """
         members = self._members()
         if len(members) < self._needed:
+            told = {member.site for member in self._journal.state.members}
+            absent = sorted(self.exchange.active.difference(self.exchange.sites, told))
+            out = self._out_of_run(number)
             raise QuorumNotReached(
                 f"{len(members)} of {self._plan.expected_sites} sites may take part; "
-                f"{self._needed} are needed. Left out: {self._who_is_out(number)}.",
+                f"{self._needed} are needed. {self._who_waits(out)}Left out: {_who_is_out(out, absent)}.",
                 hint="Correct the data at these sites, or lower rounds.quorum.",
             )
 
@@ -143,7 +150,8 @@ class RunDriver:
                 except UpdateRefused as error:
                     self._leave_out(refused_by_gate(reply, error), 0)
             if total.weight == 0:
-                raise QuorumNotReached(f"no site sent its moments. Left out: {self._who_is_out(0)}.")
+                out = self._out_of_round(0)
+                raise QuorumNotReached(f"no site sent its moments. {self._who_waits(out)}Left out: {_who_is_out(out)}.")
             sums = total.sum()
             self._model.set_moments(*(sums[name] for name in names))
         checkpoint = self._journal.save_checkpoint("round-0", self._model.all_arrays())
@@ -206,9 +214,12 @@ class RunDriver:
                 self._leave_out(refused_by_gate(reply, error), number)
         progress = opened.progress
         if progress.decide(math.inf) is Verdict.FAIL:
+            out = self._out_of_round(number)
+            rest = sorted(progress.pending)
             raise QuorumNotReached(
                 f"round {number}: {len(progress.answered)} of {len(asked)} sites answered; {progress.needed} are needed. "
-                f"Left out: {self._who_is_out(number)}."
+                f"{self._who_waits(out)}{f'Not waited for: {_listed(rest)}. ' if rest else ''}"
+                f"Left out: {_who_is_out(out)}."
             )
         arrays = opened.move_model()
         before = self._clock()
@@ -245,12 +256,25 @@ class RunDriver:
     def _leave_out(self, failure: SiteFailure, number: int) -> None:
         self._journal.record(SiteLeftOut(left_out=left_out_of(failure, number)))
 
-    def _who_is_out(self, number: int) -> str:
-        """The sites left out of a round and why; of many, the first few and how many more."""
-        out = [o for o in self._journal.state.left_out if o.round == number]
-        named = [f"{o.site} ({o.code}: {o.reason.rstrip('.')})" for o in out[:_MOST_NAMED]]
-        more = [f"and {len(out) - _MOST_NAMED} more"] if len(out) > _MOST_NAMED else []
-        return "; ".join((*named, *more)) or "nobody"
+    def _out_of_round(self, number: int) -> list[LeftOut]:
+        """The newest reason of each site that this attempt left out of a round; an earlier attempt's may have passed."""
+        return _newest(out for out in self._journal.state.left_out[self._out_before :] if out.round == number)
+
+    def _out_of_run(self, number: int) -> list[LeftOut]:
+        """Those of a round, those left out for good, and those that this attempt did not admit."""
+        state = self._journal.state
+        members = {member.site for member in state.members}
+        refused = (out for out in self._out_of_round(0) if out.site not in members)
+        return _newest((*state.barred, *refused, *self._out_of_round(number)))
+
+    def _who_waits(self, out: Sequence[LeftOut]) -> str:
+        """What a person is to do where a site waits for one; empty or a sentence with a space behind it."""
+        sites = [o.site for o in out if waits_for_a_person(o)]
+        if not sites:
+            return ""
+        many = "waits" if len(sites) == 1 else "wait"
+        resume = f"`fedloop run resume {self._plan.run_id}`"
+        return f"{_listed(sites)} {many} for a person there; when they have approved, {resume}. "
 
     def _members(self) -> dict[str, Member]:
         """The members that were not left out for good, in the order of their names."""
@@ -265,6 +289,29 @@ class RunDriver:
             return sites
         chosen = np.random.default_rng([self._plan.seed, number]).choice(len(sites), wanted, replace=False)
         return tuple(sites[place] for place in sorted(chosen))
+
+
+def _newest(outs: Iterable[LeftOut]) -> list[LeftOut]:
+    """Each site once, with its last reason, by name."""
+    return [out for _, out in sorted({out.site: out for out in outs}.items())]
+
+
+def _who_is_out(outs: Sequence[LeftOut], absent: Sequence[str] = ()) -> str:
+    """The sites that are left out and why; of many, the first few and how many more."""
+    said = [(o.site, "nobody there has approved it yet" if waits_for_a_person(o) else o.reason, o.code) for o in outs]
+    named = [f"{site} ({code}: {reason.rstrip('.')})" for site, reason, code in said]
+    out = {o.site for o in outs}
+    named += [f"{site} (it is not connected)" for site in absent if site not in out]
+    more = [f"and {len(named) - _MOST_NAMED} more"] if len(named) > _MOST_NAMED else []
+    return "; ".join((*named[:_MOST_NAMED], *more)) or "nobody"
+
+
+def _listed(sites: Sequence[str]) -> str:
+    """Names as people list them; of many, the first few and how many more."""
+    named = list(sites[:_MOST_NAMED])
+    if len(sites) > _MOST_NAMED:
+        named.append(f"{len(sites) - _MOST_NAMED} more")
+    return named[0] if len(named) == 1 else f"{', '.join(named[:-1])} and {named[-1]}"
 
 
 def _again(sites: tuple[str, ...], members: Mapping[str, Member]) -> tuple[str, ...]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from fedloop_core.errors import FedloopError, SiteRevoked
+from fedloop_core.errors import FedloopError, PolicyRefused, SiteRevoked
+from fedloop_core.federation.rules import PolicyRule
 from fedloop_core.printable import printable
 from fedloop_server.runs.replies import NO_TRAFFIC, SiteAnswer, SiteFailure, Traffic
 from fedloop_server.runs.state import LeftOut
 
-__all__ = ["left_out_of", "refused_by_gate", "revoked"]
+__all__ = ["left_out_of", "refused_by_gate", "revoked", "waits_for_a_person"]
 
 _LONGEST_REASON = 1000  # characters
 
@@ -34,3 +35,8 @@ def refused_by_gate(reply: SiteAnswer, error: FedloopError) -> SiteFailure:
 def revoked(site: str, traffic: Traffic = NO_TRAFFIC) -> SiteFailure:
     """A site that is no longer active."""
     return SiteFailure(site, SiteRevoked.code, {}, "it was revoked, or has left the federation", True, traffic)
+
+
+def waits_for_a_person(out: LeftOut) -> bool:
+    """Whether the site would take part as soon as a person there approves."""
+    return out.code == PolicyRefused.code and out.reason.endswith(f"rule {PolicyRule.APPROVAL}")
