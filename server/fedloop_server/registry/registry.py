@@ -326,7 +326,10 @@ def _run(session: Session, run_id: str) -> RunRow:
 def _version(session: Session, task: str, number: int) -> VersionRow:
     row = session.get(VersionRow, (task, number))
     if row is None:
-        raise RegistryError(f"task {task} has no version {number}.", hint="Look at the versions of the task.")
+        newest = select(VersionRow.number).where(VersionRow.task == task).order_by(VersionRow.number.desc()).limit(8)
+        listed = ", ".join(map(str, session.scalars(newest)))
+        hint = f"Its newest: {listed}." if listed else "It has none yet: `fedloop run list` says how its runs stand."
+        raise RegistryError(f"task {task} has no version {number}.", hint=hint)
     return row
 
 
