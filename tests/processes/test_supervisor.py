@@ -275,6 +275,30 @@ def test_a_process_rests_while_a_file_is_there(supervise: Supervise, tmp_path: P
     assert running.pid("other") == other
 
 
+def test_why_a_process_rests_is_told_once(supervise: Supervise, tmp_path: Path) -> None:
+    mark, refused = tmp_path / "shut-out", tmp_path / "refused"
+    code = f"""
+    import pathlib, time
+    if pathlib.Path({str(refused)!r}).exists():
+        pathlib.Path({str(mark)!r}).write_text('the coordinator has\x1b[2J revoked this site.\\n')
+        raise SystemExit(0)
+    time.sleep(600)
+    """
+    refused.touch()
+    running = supervise(spec("node", python(code), tmp_path, rests_while=mark))
+    wait_for(lambda: any("rests" in line for line in running.told), "it was told")
+    time.sleep(0.5)
+    (said,) = [line for line in running.told if "rests" in line]
+    assert said.startswith("node rests: the coordinator has")
+    assert said.endswith("revoked this site.")
+    assert "\x1b" not in said
+    refused.unlink()
+    mark.unlink()
+    wait_for(running.healthy, "it was started again")
+    mark.symlink_to("/etc/hostname")
+    wait_for(lambda: running.told[-1] == f"node rests while {mark} is there", "a link is not read")
+
+
 def test_a_process_falls_with_another(supervise: Supervise, tmp_path: Path) -> None:
     running = supervise(
         spec("node", SLEEPS, tmp_path, falls_with=("worker",)),

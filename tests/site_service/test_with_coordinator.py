@@ -118,3 +118,5 @@ def test_a_site_that_leaves_is_let_go(start: Callable[[], Site], coordinator: Co
     wait_until(lambda: coordinator.members.site("north").last_seen_unix, "the site is seen")
     site.home.standing().leave()
     wait_until(lambda: coordinator.members.site("north").state is SiteState.LEFT, "it has left")
+    wait_until(site.home.shut_out_file.exists, "its supervisor is told")
+    assert site.home.shut_out_file.read_text().startswith("this site has left")

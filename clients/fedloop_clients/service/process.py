@@ -29,6 +29,7 @@ from fedloop_core.processes.lock import folder_lock
 __all__ = ["SiteService"]
 
 _LOG = logging.getLogger(__name__)
+_LEFT = "this site has left, as its people said. To come back, join again with a new token."
 _LOOK_SECONDS = 0.2  # at what a signal left
 _WORK_ENDS_WITHIN = 5.0  # seconds; the supervisor kills after ten
 
@@ -131,7 +132,8 @@ class SiteService:
         """A SuperNode that is refused ends, and its supervisor would start it again for ever."""
         if activity.code == SiteRevoked.code:
             if not self._home.shut_out_file.exists():
-                write_bytes(self._home.shut_out_file, f"{standing.trouble}\n".encode())
+                why = _LEFT if activity.leaving else standing.trouble  # the supervisor tells it
+                write_bytes(self._home.shut_out_file, f"{why}\n".encode())
         elif not standing.trouble:
             self._home.shut_out_file.unlink(missing_ok=True)
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import stat
 import time
 from collections.abc import Callable, Collection
 from pathlib import Path
 
 from fedloop_core.errors import FedloopError
+from fedloop_core.printable import printable
 from fedloop_core.processes.child import Child
 from fedloop_core.processes.handing import hand_over
 from fedloop_core.processes.launch import CANNOT_START
@@ -19,6 +22,8 @@ from fedloop_core.processes.spec import ProcessSpec
 from fedloop_core.processes.status import ProcessState, ProcessStatus
 
 __all__ = ["Managed", "Tell"]
+
+_SENTENCE_BYTES = 500
 
 Tell = Callable[[str], None]
 
@@ -41,6 +46,7 @@ class Managed:
         self._start_seconds = start_seconds
         self._marks = FileMarks(())
         self._rest_until: float | None = None
+        self._rest_told = False
         self._ready_at: float | None = None  # when its probe first said so
         self._since = int(time.time())
 
@@ -60,8 +66,12 @@ class Managed:
 
     def start(self, now: float) -> None:
         """Starts it, when it is time; a start that fails is a death."""
-        if not self.life.may_start(now) or self._rests():
+        if not self.life.may_start(now):
             return
+        if self._rests():
+            self._tell_rest()
+            return
+        self._rest_told = False
         self._marks = FileMarks.of(self.spec.restart_when)
         self._become(self.life.start(now))
         self._ready_at = None
@@ -135,8 +145,16 @@ class Managed:
     def rest_if_told(self, now: float) -> None:
         """Stops it while the file is there that says so; it starts again when the file is gone."""
         if self.life.state in (ProcessState.STARTING, ProcessState.RUNNING) and self._rests():
-            self._tell(f"{self.spec.name} rests while {self.spec.rests_while} is there")
+            self._tell_rest()
             self.stop(now, why=f"{self.spec.rests_while} is there", again=True)
+
+    def _tell_rest(self) -> None:
+        """Once a rest: what the file says, which may be another user's."""
+        if self._rest_told or self.spec.rests_while is None:
+            return
+        self._rest_told = True
+        why = _sentence(self.spec.rests_while)
+        self._tell(f"{self.spec.name} rests{f': {why}' if why else f' while {self.spec.rests_while} is there'}")
 
     def _rests(self) -> bool:
         return self.spec.rests_while is not None and self.spec.rests_while.exists()
@@ -188,3 +206,15 @@ class Managed:
         if life.state is not self.life.state:
             self._since = int(time.time())
         self.life = life
+
+
+def _sentence(path: Path) -> str:
+    """The first words of a plain file, in one line; empty when it has none, or is no plain file."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(descriptor, "rb") as opened:
+            plain = stat.S_ISREG(os.fstat(descriptor).st_mode)
+            text = opened.read(_SENTENCE_BYTES).decode("utf-8", errors="replace") if plain else ""
+    except OSError:
+        return ""
+    return printable(" ".join(text.split()))
