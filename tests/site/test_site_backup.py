@@ -226,6 +226,20 @@ def run(*words: str, expect: int = 0) -> str:
     return said.getvalue()
 
 
+def test_rows_that_were_moved_aside_are_brought_back_as_it_says(home: Path, tmp_path: Path) -> None:
+    settings = home / "site.toml"
+    settings.write_text(settings.read_text().replace('file = "data.csv"', 'file = "rows/of ours.csv"'))
+    rows = SiteHome(home).data_file
+    rows.parent.mkdir(exist_ok=True)
+    rows.write_text("a,b\n")
+    back_up(home, tmp_path / "a.tar", unix=5)
+    restored = restore(tmp_path / "a.tar", home, actor=ACTOR, aside=tmp_path / "north.aside")
+    assert not rows.exists()
+    told = next(step for step in next_steps(restored, home) if "file with the site's rows" in step)
+    subprocess.run(["sh", "-c", told[told.index("mkdir -p") :]], check=True)
+    assert rows.read_text() == "a,b\n"
+
+
 def test_the_commands(home: Path, tmp_path: Path) -> None:
     archive, new = str(tmp_path / "a.backup"), tmp_path / "new"
     out = run("backup", archive, "--home", str(home))

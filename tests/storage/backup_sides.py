@@ -62,7 +62,7 @@ def make_site(folder: Path) -> Path:
     )
     home.settings_file.write_text(starter_text("north", ""), encoding="utf-8")
     ledger, outbox = home.ledger(), home.outbox()
-    ledger.open_block("original", 10.0, 1e-5)
+    ledger.open_block("original", 10.0, 1e-6)
     ledger.reserve(PureCharge(epsilon=1.0), ("original",), "run-1", "number of rows")
     outbox.store(b"question", KeptResult(b"answer", {}))
     ledger.close()

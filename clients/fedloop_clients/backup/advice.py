@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 from fedloop_clients.backup.making import SiteRestored
@@ -33,6 +34,10 @@ _DECIDED = (
 )
 _AUDIT = "The audit log goes on after entry {sequence}; later entries are lost here."
 _ASIDE = "What was in {home} is in {aside} now: keep its ledger.db."
+_ROWS = (
+    "The file with the site's rows was in {home} and is in no backup. Bring it back before the first start: mkdir -p "
+    "{rows_folder} && cp -p {rows_aside} {rows_folder}/"
+)
 _KEYS = (
     "Put the keys back into {home}/keys before the first start. Without its fingerprint.secret the rows are split anew into "
     "training and evaluation, and counted as new ones; without the others the site joins again with a new token."
@@ -45,12 +50,15 @@ _START = "Look, then start it: fedloop site doctor --home {home}; fedloop site u
 def next_steps(restored: SiteRestored, home: Path) -> tuple[str, ...]:
     """Sentences, in the order in which they matter."""
     made, manifest = restored.made, restored.made.manifest
+    rows = restored.rows_aside
     names = {
         "home": home,
         "site": restored.site,
         "ledger": restored.ledger,
         "newer": restored.ledger_aside,
         "aside": made.aside,
+        "rows_aside": shlex.quote(str(rows)),
+        "rows_folder": shlex.quote(str(_folder_of(rows, made.aside, home))),
         "sequence": manifest.audit_sequence,
         "moment": moment(manifest.created_unix),
     }
@@ -58,6 +66,7 @@ def next_steps(restored: SiteRestored, home: Path) -> tuple[str, ...]:
     sentences = (
         _OLD_ONE,
         *((_ASIDE,) if made.aside is not None else ()),
+        *((_ROWS,) if rows is not None else ()),
         _NEWER if newer else _MISSING,
         _NOTICED,
         *(() if manifest.keys else (_KEYS,)),
@@ -71,6 +80,10 @@ def next_steps(restored: SiteRestored, home: Path) -> tuple[str, ...]:
         *(_OWNERS.format(owners=owners, home=home) for owners in made.unknown_owners),
         _START.format(home=home),
     )
+
+
+def _folder_of(rows: Path | None, aside: Path | None, home: Path) -> Path:
+    return home if rows is None or aside is None else home / rows.relative_to(aside).parent
 
 
 def _holds(manifest: Manifest, path: str) -> bool:

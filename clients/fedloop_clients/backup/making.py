@@ -28,13 +28,15 @@ class SiteRestored:
     """A site that was made of a backup.
 
     ``ledger``: the number of the newest entry of the backup's ledger; 0 without a ledger. ``ledger_aside``: that of the
-    ledger which was in the folder before; None when there was none, or one that cannot be read.
+    ledger which was in the folder before; None when there was none, or one that cannot be read. ``rows_aside``: where the
+    file with the site's rows is now, which was in the folder and is in no backup.
     """
 
     made: Restored
     site: str
     ledger: int
     ledger_aside: int | None
+    rows_aside: Path | None = None
 
 
 def back_up(home: Path, target: Path, *, unix: int, keys: bool = True, progress: Progress = unseen) -> BackedUp:
@@ -105,7 +107,7 @@ def restore(
     with _at_rest(home):
         before = _check_ledger(home, aside)
         made = make_home(kind, archive, home, actor=actor, digest=digest, aside=aside, progress=progress)
-    return SiteRestored(made, SITE.subject(home), ends[0], before)
+    return SiteRestored(made, SITE.subject(home), ends[0], before, None if aside is None else _rows_aside(home, aside))
 
 
 def _elsewhere(home: SiteHome) -> Iterator[str]:
@@ -129,6 +131,17 @@ def _elsewhere(home: SiteHome) -> Iterator[str]:
         yield f"{name}, which is no file of fedloop's."
     if len(strange) > _TOLD:
         yield f"{len(strange) - _TOLD} more files and folders that are not fedloop's."
+
+
+def _rows_aside(home: Path, aside: Path) -> Path | None:
+    try:
+        rows = SiteHome(home).data_file
+    except (NotSetUp, SettingsInvalid):
+        return None
+    if not rows.is_relative_to(home) or rows.exists():
+        return None
+    moved = aside / rows.relative_to(home)
+    return moved if moved.exists() else None
 
 
 def _check_ledger(home: Path, aside: Path | None) -> int | None:
