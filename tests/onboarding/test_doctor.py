@@ -21,6 +21,9 @@ from fedloop_clients.settings import starter_text
 from fedloop_clients.up import check_site
 from fedloop_core.errors import BudgetFixed
 from fedloop_core.federation.join import JoinToken
+from fedloop_core.processes.status import ProcessState, ProcessStatus, SupervisorStatus, write_status
+from fedloop_core.schema import ClassLabel, NumericFeature
+from fedloop_core.task.document import LogisticModel, Privacy, Task
 from fedloop_core.task.presets import load_preset
 
 if TYPE_CHECKING:
@@ -379,6 +382,64 @@ def test_a_ledger_that_was_altered(joined_home: SiteHome) -> None:
         connection.execute("UPDATE entry SET digest = ?", (bytes(32),))
     connection.close()
     assert "entry 1 does not follow" in only(scene_of(joined_home), "ledger").sentence
+
+
+@dataclass(frozen=True)
+class Values:
+    """Rows (glucose, ill) that can be read, and what the doctor says of them."""
+
+    name: str
+    rows: str
+    level: Level
+    words: tuple[str, ...]
+
+
+VALUES = (
+    Values("as they should be", "5,no 6,yes 40,no 7,yes", Level.OK, ()),
+    Values("another unit", "90,no 110,yes 15,no", Level.WARNING, ("2 of 3 rows", "'glucose'", "2 to 16 mmol/l")),
+    Values("one class", "5,no 6,no", Level.WARNING, ("all 2 rows have the class 'no' in column 'ill'",)),
+    Values("no rows", "", Level.PROBLEM, ("data.csv has no rows.",)),
+)
+
+
+@pytest.mark.parametrize("values", VALUES, ids=lambda values: values.name)
+def test_values_that_are_probably_not_meant(values: Values, joined_home: SiteHome) -> None:
+    task = Task(
+        format=1,
+        name="small",
+        features=(NumericFeature(kind="numeric", name="glucose", unit="mmol/l", range=(2.0, 16.0)),),
+        label=ClassLabel(kind="classes", name="ill", classes=("no", "yes")),
+        model=LogisticModel(kind="logistic"),
+        privacy=Privacy(epsilon=float("inf")),
+    )
+    (joined_home.folder / "data.csv").write_text("\n".join(["glucose,ill", *values.rows.split()]) + "\n")
+    *fit, finding = look(scene_of(joined_home, task=task), "data")
+    assert finding.level is values.level, finding
+    assert all(words in finding.sentence for words in values.words), finding
+    assert [one.level for one in fit] == [Level.OK] * (values.level is Level.WARNING)
+    if values.name == "another unit":
+        assert finding.action.startswith("Is it in another unit?")
+
+
+def test_an_authority_that_was_replaced_since_a_copy_is_a_third_cause(
+    coordinator: Coordinator, joined_home: SiteHome, pkis: Callable[[str], Pki]
+) -> None:
+    joined_home.authorities.write_bytes(pkis("older").authority.certificate)
+    findings = look(scene_of(joined_home), "tls")
+    assert all("a firewall opens TLS" in finding.action for finding in findings)
+    assert all("`fedloop server site renew north`" in finding.action for finding in findings)
+    assert all("`fedloop site join TOKEN --again`" in finding.action for finding in findings)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root has other users")
+def test_users_are_no_matter_once_the_site_runs_as_one(joined_home: SiteHome, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedloop_clients.doctor.machine._USERS", ("fedloop-nobody",))
+    assert only(scene_of(joined_home), "users").level is Level.WARNING
+    process = ProcessStatus(name="daemon", state=ProcessState.RUNNING, since_unix=5, log="x")
+    for user, level in ((None, Level.OK), ("fedloop", Level.WARNING)):
+        one = process.model_copy(update={"user": user})
+        write_status(joined_home.folder, SupervisorStatus(pid=1, boot_id="x", started_unix=5, processes=(one,)))
+        assert only(scene_of(joined_home), "users").level is level
 
 
 def test_a_budget_that_was_changed_for_open_blocks(joined_home: SiteHome) -> None:

@@ -93,7 +93,8 @@ def test_the_installed_command_reads_a_token_from_a_pipe(coordinator: Coordinato
 def test_tokens_that_are_none(coordinator: Coordinator, home: SiteHome, tmp_path: Path) -> None:
     text = coordinator.token().to_text()
     run("join", text[:-9], "--yes", home=home, expect=JoinRefused.exit_status)
-    run("join", "hello", "--yes", home=home, expect=JoinRefused.exit_status)
+    said = run("join", "hello", "--yes", home=home, expect=JoinRefused.exit_status)
+    assert "one begins with fedloop-join-1. Copy" in said
     run("join", home=home, expect=UsageError.exit_status)
     assert "cannot read" in run("join", "--token-file", str(tmp_path / "none"), home=home, expect=4)
     assert "go together" in run("join", text, "--yes", "--key", "x", home=home, expect=UsageError.exit_status)
@@ -105,10 +106,18 @@ def test_the_doctor_in_sentences_and_in_json(coordinator: Coordinator, joined_ho
     assert "problem  data" in said
     assert "-> " in said
     (joined_home.folder / "data.csv").write_text("a,b\n1,2\n")
+    assert "Nothing keeps this site from working." in run("doctor", home=joined_home)
     told = run_json("doctor", home=joined_home)
-    assert told["problems"] == 0
+    assert (told["joined"], told["problems"]) == (True, 0)
     levels = {finding["check"]: finding["level"] for finding in told["findings"]}
     assert (levels["hub"], levels["tls"], levels["data"]) == ("ok", "ok", "ok")
+
+
+def test_the_doctor_of_no_site_promises_nothing(home: SiteHome) -> None:
+    said = run("doctor", home=home, expect=1)
+    assert said.endswith("\nnot joined yet: fedloop site join TOKEN\n")
+    assert "Nothing keeps" not in said
+    assert not home.folder.exists()
 
 
 def test_the_doctor_before_joining(coordinator: Coordinator, home: SiteHome, tmp_path: Path) -> None:

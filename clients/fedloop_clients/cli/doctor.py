@@ -37,17 +37,27 @@ def doctor(
         seconds=seconds,
     )
     findings = examine(scene, CHECKS)
+    joined = scene.home.membership_file.exists()
     problems = sum(finding.level is Level.PROBLEM for _, finding in findings)
     if as_json:
         told = [
             {"check": name, "level": found.level.value, "sentence": found.sentence, "action": found.action}
             for name, found in findings
         ]
-        tell_json({"problems": problems, "findings": told})
+        tell_json({"joined": joined, "problems": problems, "findings": told})
     else:
         for name, found in findings:
             print(f"{found.level.value:{_LEVEL_WIDTH}} {name:{_NAME_WIDTH}} {found.sentence}")
             if found.action:
                 print(f"{'':{_LEVEL_WIDTH}} {'':{_NAME_WIDTH}} -> {found.action}")
-        print("Nothing keeps this site from working." if not problems else f"{problems} to be put right.")
-    raise typer.Exit(int(problems > 0))
+        print(_summary(problems, joined=joined, asked=scene.token is not None))
+    raise typer.Exit(int(problems > 0 or not (joined or scene.token)))
+
+
+def _summary(problems: int, *, joined: bool, asked: bool) -> str:
+    """``asked``: about the way that a token leads, before joining."""
+    if problems:
+        return f"{problems} to be put right."
+    if joined:
+        return "Nothing keeps this site from working."
+    return f"{'Nothing keeps this site from joining; ' if asked else ''}not joined yet: fedloop site join TOKEN"

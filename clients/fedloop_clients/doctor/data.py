@@ -10,6 +10,7 @@ from fedloop_clients.data.source import read_site_table
 from fedloop_clients.data.table import read_cells
 from fedloop_clients.doctor.finding import Finding, fine, problem, warning
 from fedloop_clients.doctor.scene import Scene
+from fedloop_clients.doctor.values import strange_values
 from fedloop_clients.heads import FILE_NAME as GUARD
 from fedloop_clients.heads import GuardState
 from fedloop_clients.open_budgets import budgets_of, changed_budgets
@@ -39,19 +40,24 @@ class DataCheck:
         elif scene.task is None:
             yield self._without_task(scene)
         else:
-            yield self._for_task(scene, scene.task)
+            yield from self._for_task(scene, scene.task)
 
-    def _for_task(self, scene: Scene, task: Task) -> Finding:
+    def _for_task(self, scene: Scene, task: Task) -> Iterator[Finding]:
         table = read_site_table(scene.home, task)
         skipped, fit = len(table.skipped), len(table.rows)
         first = "".join(f" {why}" for why in table.skipped[:_TOLD])
         said = f"{scene.home.data_file}: {fit} rows fit task {task.name}, {skipped} do not.{first}"
-        if fit == 0:
-            return problem(said, "Correct the file, or [data] in site.toml.")
+        if fit + skipped == 0:
+            yield _no_rows(scene.home.data_file)
+            return
         allowed = task.gates.data.maximum_skipped
-        if skipped > allowed * (fit + skipped):
-            return problem(said, f"The task allows a share of {allowed:g} to be skipped: correct these rows.")
-        return fine(said)
+        if fit == 0:
+            yield problem(said, "Correct the file, or [data] in site.toml.")
+        elif skipped > allowed * (fit + skipped):
+            yield problem(said, f"The task allows a share of {allowed:g} to be skipped: correct these rows.")
+        else:
+            yield fine(said)
+        yield from strange_values(scene.home.data_file, table.rows, task)
 
     def _without_task(self, scene: Scene) -> Finding:
         path, columns = scene.home.data_file, scene.home.settings.data.columns
@@ -62,7 +68,7 @@ class DataCheck:
             rows += 1
             ragged += len(cells) != len(header)
         if rows == 0:
-            return problem(f"{path} has no rows.", "Put the site's rows there, or name another file in site.toml.")
+            return _no_rows(path)
         said = (
             f"{path}: {rows} rows of {len(header)} columns ({', '.join(header[:8])}{', …' if len(header) > 8 else ''})"
         )
@@ -71,6 +77,10 @@ class DataCheck:
                 f"{said}; {ragged} rows have another number of cells and are skipped.", "Correct these rows."
             )
         return fine(f"{said}; give --task FILE to see which fit a task.")
+
+
+def _no_rows(path: Path) -> Finding:
+    return problem(f"{path} has no rows.", "Put the site's rows there, or name another file in site.toml.")
 
 
 def _absent(path: Path) -> bool:

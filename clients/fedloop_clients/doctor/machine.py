@@ -108,14 +108,17 @@ class UsersCheck:
 
     name: str = "users"
 
-    def look(self, scene: Scene) -> Iterator[Finding]:  # noqa: ARG002  the machine is the scene
+    def look(self, scene: Scene) -> Iterator[Finding]:
         """See ``Check``."""
         if not as_root():
             yield fine("all processes run as this user.")
             return
         known = {entry.pw_name for entry in pwd.getpwall()}
         missing = [name for name in _USERS if name not in known]
-        if missing:
+        status = read_status(scene.home.folder)
+        if missing and status is not None and status.processes and not any(one.user for one in status.processes):
+            yield fine("all processes run as root, as --single-user asks; users of their own would keep them apart.")
+        elif missing:
             yield warning(
                 f"this machine has no user {', '.join(missing)}.",
                 "Install deploy/sysusers.d/fedloop.conf and run systemd-sysusers, or start with --single-user.",

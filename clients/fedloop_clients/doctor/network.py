@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from fedloop_clients.doctor.finding import Finding, fine, problem
 from fedloop_clients.doctor.scene import Scene
 from fedloop_clients.joining.way import Stage
+from fedloop_core.errors import CoordinatorUnreachable
 
 __all__ = ["WayCheck"]
 
@@ -35,4 +36,15 @@ class WayCheck:
                 if step.error is None:
                     yield fine(sentence)
                 else:
-                    yield problem(f"{name}: {sentence}", step.error.hint)
+                    yield problem(f"{name}: {sentence}", step.error.hint + _rolled(scene, step.error))
+
+
+def _rolled(scene: Scene, error: CoordinatorUnreachable) -> str:
+    """What else it may be where a site that has joined trusts another authority than answers."""
+    membership = scene.membership()
+    if membership is None or error.fields.get("cause") != "authority":
+        return ""
+    return (
+        " Or the authority was replaced since this copy of the site, as one put back from a backup: ask for `fedloop server "
+        f"site renew {membership.site}`, then run `fedloop site join TOKEN --again`."
+    )

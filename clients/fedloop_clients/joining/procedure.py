@@ -69,7 +69,7 @@ def join(
     Raises:
         AlreadySetUp: the folder holds another site, or one that joined with another token.
         UsageError: the fingerprint was not confirmed, or the proxy is written wrongly.
-        JoinRefused: the token has expired, or the coordinator refuses.
+        JoinRefused: the token has expired, or was used by this very site that is to join anew; or the coordinator refuses.
         VersionRefused: coordinator and site are too far apart.
         CoordinatorUnreachable: the way is closed; says at which stage.
         CertificateRefused: a key file is damaged.
@@ -128,7 +128,16 @@ def _joined_before(home: SiteHome, token: JoinToken, *, again: bool) -> Membersh
             hint="Give another folder with --home.",
         )
     used = home.keys / _USED
-    if not used.exists() or used.read_bytes() == _token_digest(token):
+    same = used.exists() and used.read_bytes() == _token_digest(token)
+    if (
+        again and same and not (home.keys / _ANSWER).exists()
+    ):  # with it, this very joining anew was interrupted at its end
+        raise JoinRefused(
+            f"site {token.site} joined with this very token: it was used, and a joining anew needs another.",
+            hint=f"Nothing was changed. Ask the coordinator's people for one: fedloop server site renew {token.site}",
+            reason="used",
+        )
+    if same or not used.exists():
         return membership
     if not again:
         raise AlreadySetUp(

@@ -49,6 +49,7 @@ def refused_certificate(
     error: ssl.SSLCertVerificationError, target: str, seen: SeenCertificate | None, *, by_proxy: bool
 ) -> CoordinatorUnreachable:
     """Why a certificate was not accepted, whose was seen, and what to do."""
+    authority = error.verify_code in {_SELF_SIGNED, _SELF_SIGNED_IN_CHAIN, _ISSUER_UNKNOWN, _UNVERIFIABLE}
     whose = "" if seen is None else f" The certificate seen is of {seen.subject}, by {seen.issuer}."
     match error.verify_code:
         case code if code == _EXPIRED:
@@ -63,14 +64,14 @@ def refused_certificate(
             names = ", ".join(seen.names) if seen is not None and seen.names else "another name"
             told = f"the certificate of {target} is for {names}.{whose}"
             hint = "Compare the address with what the coordinator's people say."
-        case code if code in {_SELF_SIGNED, _SELF_SIGNED_IN_CHAIN, _ISSUER_UNKNOWN, _UNVERIFIABLE}:
+        case _ if authority:
             told = f"the certificate of {target} is not of this federation's authority.{whose}"
             between = "the proxy" if by_proxy else "a firewall"
             hint = f"Either this is another machine, or {between} opens TLS: ask for {target} to be left alone."
         case _:
             told = f"the certificate of {target} is not accepted: {error.verify_message}.{whose}"
             hint = "Tell the coordinator's people."
-    return CoordinatorUnreachable(told, hint=hint, stage="tls")
+    return CoordinatorUnreachable(told, hint=hint, stage="tls", **({"cause": "authority"} if authority else {}))
 
 
 def _name(name: x509.Name) -> str:

@@ -52,7 +52,7 @@ class JoinToken:
         joined = "".join(text[: 2 * MAXIMUM_TOKEN_CHARACTERS].split())
         if not joined.startswith(_PREFIX) or len(joined) > MAXIMUM_TOKEN_CHARACTERS:
             raise JoinRefused(
-                f"this is no join token: it does not begin with {_PREFIX}.",
+                f"this is no join token: one begins with {_PREFIX.rstrip('.')}.",
                 hint="Copy the whole line that `fedloop server site add` printed.",
                 reason="format",
             )
