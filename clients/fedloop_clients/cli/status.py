@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fedloop_clients.cli.data_file import is_missing, missing_words
 from fedloop_clients.cli.options import HOME
 from fedloop_core.commands import AS_JSON, Told, moment, tell_json
 
@@ -53,6 +54,7 @@ def status(home: Path = HOME, as_json: bool = AS_JSON) -> None:
         "leaving": standing.leaving or site.settings.policy.leaving,
         "waiting_for_approval": [asked.run_id for asked in site.approvals().state().waiting],
         "ledger": _ledger(site),
+        "data": {"file": str(site.data_file), "missing": is_missing(site.data_file)},
         "supervised": supervised,
         "processes": [process.model_dump() for process in processes] or None,
         "daemon": None if daemon is None else daemon.model_dump(),
@@ -104,10 +106,16 @@ def _print(told: Told, processes: Sequence[ProcessStatus], daemon: SiteStatus | 
     ledger = told["ledger"]
     head = f"{ledger['sequence']} entries, head {str(ledger['digest'])[:16]}" if isinstance(ledger, dict) else "empty"
     print(f"ledger       {head}")
+    data = told["data"]
+    if isinstance(data, dict):
+        print(f"data         {missing_words(data['file']) if data['missing'] else data['file']}")
     if not told["supervised"]:
         print(f"processes    no supervisor runs here: `fedloop site up{at_home(Path(str(told['home'])))}` starts it")
     for process in processes:
-        print(f"process      {process.name}: {process.state.value}, {process.restarts} restarts, log {process.log}")
+        left = f" as process {process.pid}" if process.pid and not told["supervised"] else ""
+        print(
+            f"process      {process.name}: {process.state.value}{left}, {process.restarts} restarts, log {process.log}"
+        )
     print(f"contact      {_contact(daemon)}")
     for key in ("paused", "leaving"):
         if told[key]:

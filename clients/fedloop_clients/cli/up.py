@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
+from fedloop_clients.cli.data_file import is_missing, missing_words
 from fedloop_clients.cli.options import HOME_AS_ROOT
 from fedloop_core.commands import AS_JSON
 
-__all__ = ["up"]
+if TYPE_CHECKING:
+    from fedloop_core.processes.progress import Progress
+
+__all__ = ["up", "when_all_run"]
 
 _SINGLE_USER: bool = typer.Option(False, "--single-user", help="As root: run all processes as root all the same.")
 _NO_HEALTH: bool = typer.Option(False, "--no-health", help="Open no health endpoint.")
@@ -35,6 +41,18 @@ def up(
     progress = Progress(site.folder, health, "fedloop site status", as_json=as_json)
     progress.begin(f"site {membership.site}", roles)
     prepare_site(site, roles)
+    said = when_all_run(progress, site.data_file)
     specs = site_specs(site, settings, roles, node_port=free_port())
-    Supervisor(site.folder, specs, health=health, tell=progress.tell, when_healthy=progress.all_run).run()
+    Supervisor(site.folder, specs, health=health, tell=progress.tell, when_healthy=said).run()
     progress.end()
+
+
+def when_all_run(progress: Progress, data_file: Path) -> Callable[[], None]:
+    """What to tell when all processes run for the first time: that they do, and that there is no data, where there is none."""
+
+    def tell() -> None:
+        progress.all_run()
+        if is_missing(data_file):
+            progress.tell(f"but {missing_words(data_file)}")
+
+    return tell
