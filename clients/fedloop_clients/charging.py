@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 
 from fedloop_clients.cancelling import WatchedRun
 from fedloop_clients.context import RunContext
-from fedloop_clients.data.site_data import RowChoice
 from fedloop_clients.privacy.accounting import check_delta, epsilon, rdp_at
 from fedloop_clients.privacy.affording import require_room
 from fedloop_clients.privacy.charges import Charge, NonPrivateCharge, PureCharge
@@ -57,16 +56,16 @@ class RunCharges:
         return context.plans[rounds, evaluations]
 
     def require_room(self, plan: PrivacyPlan | None = None) -> None:
-        """Refuses a private run that the blocks do not hold to its end; without a plan, as far as no row decides it.
+        """Refuses a private run that the training blocks do not hold to its end; without a plan, as far as no row decides it.
+
+        Evaluation rows have a budget of their own, and when it is spent, training goes on without measuring there.
 
         Raises:
             BudgetExhausted: names the block, what the run needs and what is left.
         """
         context = self.context
         if context.task.privacy.private:
-            evaluation = context.evaluation[RowChoice.ALL]
-            blocks = evaluation.blocks if len(evaluation.rows) else ()
-            require_room(context.task, self.ledger, context.known.run_id, context.training_blocks, blocks, plan)
+            require_room(context.task, self.ledger, context.known.run_id, context.training_blocks, (), plan)
 
     def check_delta(self) -> None:
         """Refuses a private task whose delta is too large for the exact number of units, as the data gate refuses rows.

@@ -376,6 +376,14 @@ def test_private_evaluations_are_noised_and_end_when_their_share_is_spent(privat
     assert all(present)
 
 
+def test_an_exhausted_evaluation_budget_does_not_stop_training() -> None:
+    site = Site(make_task(2.0), budget=Budget(epsilon=6.0), evaluation_budget=Budget(epsilon=0.5, delta=1e-3))
+    site.describe()
+    present = [site.train(number, evaluate=True)[0].local_update.evaluation.present for number in range(1, 5)]
+    assert present[0]
+    assert not present[-1]
+
+
 def test_an_evaluation_budget_that_others_spend_meanwhile_does_not_stop_training(private: Site) -> None:
     assert private.train(1, evaluate=True)[0].local_update.evaluation.present
     little = PureCharge(epsilon=0.1)
@@ -434,12 +442,10 @@ PURSES = (
     Purse("just one run", Budget(epsilon=10.0, delta=1e-6)),
     Purse("a run that was stopped in the middle", Budget(epsilon=10.0, delta=1e-6), FREE, 7, refused_by="original"),
     Purse("a run that was stopped at once", Budget(epsilon=10.0, delta=1e-6), FREE, 1),
-    Purse("room for half a run more", Budget(epsilon=12.0, delta=1e-6), FREE, 12, refused_by="original"),
     Purse("room for two runs", Budget(epsilon=25.0, delta=1e-6), FREE, 12),
     Purse("statistics, too", Budget(epsilon=14.0, delta=1e-6), FREE, 2, "federated"),
     Purse("statistics that are too much", Budget(epsilon=10.0, delta=1e-6), FREE, 5, "federated", "original"),
     Purse("less than the statistics alone", Budget(epsilon=0.5, delta=1e-6), FREE, 0, "federated", "original", False),
-    Purse("too little for evaluations", FREE, Budget(epsilon=2.0, delta=1e-6), 0, "range", "evaluation", False),
 )
 
 
