@@ -116,12 +116,10 @@ def leave(home: Path = HOME, yes: bool = _YES, as_json: bool = AS_JSON) -> None:
 
 def _is_told(site: SiteHome) -> bool:
     """Whether the coordinator knows that the site has left; waits a little when the site runs."""
-    from fedloop_core.processes import ProcessState, read_status
+    from fedloop_core.processes import ProcessState
+    from fedloop_core.processes.living import now_in
 
-    supervised = read_status(site.folder)
-    runs = supervised is not None and any(
-        process.name == "daemon" and process.state is ProcessState.RUNNING for process in supervised.processes
-    )
+    runs = any(p.name == "daemon" and p.state is ProcessState.RUNNING for p in now_in(site.folder)[1])
     deadline = time.monotonic() + _TOLD_SECONDS
     while runs and not site.shut_out_file.exists() and time.monotonic() < deadline:
         time.sleep(0.2)
