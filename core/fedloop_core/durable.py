@@ -10,7 +10,7 @@ from pathlib import Path
 
 from fedloop_core.errors import DiskFull, StorageError
 
-__all__ = ["append_line", "cut_back", "write_bytes", "write_secret"]
+__all__ = ["append_line", "cut_back", "sync_path", "write_bytes", "write_secret"]
 
 
 def write_bytes(path: Path, content: bytes, *, mode: int = 0o644) -> None:
@@ -29,7 +29,7 @@ def write_bytes(path: Path, content: bytes, *, mode: int = 0o644) -> None:
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
-        _sync_folder(path.parent)
+        sync_path(path.parent)
     except OSError as error:
         with contextlib.suppress(OSError):  # not there, or its folder is none
             temporary.unlink()
@@ -59,7 +59,7 @@ def append_line(path: Path, line: str, *, sync: bool = True) -> None:
                 if sync:
                     os.fsync(descriptor)
                     if length == 0:
-                        _sync_folder(path.parent)
+                        sync_path(path.parent)
             except BaseException:
                 with contextlib.suppress(OSError):  # the caller who must be sure uses ``cut_back``
                     os.ftruncate(descriptor, length)
@@ -86,6 +86,19 @@ def cut_back(path: Path, length: int) -> None:
         raise StorageError(f"cannot shorten {path}: {error.strerror}.", hint="Correct rights.") from error
 
 
+def sync_path(path: Path) -> None:
+    """Waits until a file, or the names in a folder, are on the disk.
+
+    Raises:
+        OSError: it cannot be opened or written.
+    """
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def _failed(what: str, path: Path, error: OSError) -> StorageError:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return DiskFull(f"cannot {what} {path}: {error.strerror}.", hint="Free space.")
@@ -107,11 +120,3 @@ def _open_to_append(path: Path) -> int:
     except FileNotFoundError:
         path.parent.mkdir(parents=True, exist_ok=True)
         return os.open(path, flags, 0o644)
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

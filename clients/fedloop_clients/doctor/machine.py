@@ -15,6 +15,7 @@ from pathlib import Path
 from fedloop_clients.doctor.finding import Finding, fine, problem, warning
 from fedloop_clients.doctor.scene import Scene
 from fedloop_core.processes import read_status
+from fedloop_core.processes.living import supervisor_lives
 from fedloop_core.processes.users import as_root
 
 __all__ = ["DiskCheck", "MemoryCheck", "PortsCheck", "UsersCheck"]
@@ -88,7 +89,7 @@ class PortsCheck:
                 f"the path {longest} is too long for a socket ({_LONGEST_SOCKET} bytes).", "Move the site's folder."
             )
         status = read_status(home.folder)
-        if settings is None or settings.health_port == 0 or (status is not None and _alive(status.pid)):
+        if settings is None or settings.health_port == 0 or (status is not None and supervisor_lives(status)):
             return
         with socket.socket() as probe:
             try:
@@ -151,13 +152,3 @@ def _available_memory() -> int | None:
     except OSError:
         pass
     return None
-
-
-def _alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True

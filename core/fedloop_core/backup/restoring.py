@@ -27,6 +27,7 @@ from fedloop_core.backup.manifest import (
 )
 from fedloop_core.backup.owners import give_back
 from fedloop_core.backup.writing import Progress, unseen
+from fedloop_core.durable import sync_path
 from fedloop_core.errors import BackupRefused, StorageError
 
 __all__ = ["Restored", "check_archive", "check_restore", "restore"]
@@ -166,7 +167,7 @@ def _take_place(made: Path, home: Path, aside: Path | None) -> Path | None:
         if moved is not None:
             moved.rename(home)
         raise
-    _sync(home.parent)
+    sync_path(home.parent)
     return moved
 
 
@@ -233,11 +234,11 @@ def _extract(kind: HomeKind, archive: Path, manifest: Manifest, home: Path, prog
     for (
         entry
     ) in manifest.files:  # after all are written: the first of these takes most of the others to the disk with it
-        _sync(home / entry.path)
+        sync_path(home / entry.path)
     for folder in sorted(folders, key=lambda one: len(one.parts), reverse=True):
         name = "" if folder == home else folder.relative_to(home).as_posix()
         folder.chmod(_rights(kind, name, manifest.folders.get(name, _OURS).mode) | 0o700)
-        _sync(folder)
+        sync_path(folder)
 
 
 def _copy(kind: HomeKind, name: str, file: BinaryIO, member: Member, entry: ManifestFile, path: Path) -> Iterator[int]:
@@ -292,11 +293,3 @@ def _reading(archive: Path) -> Iterator[BinaryIO]:
         raise StorageError(
             f"cannot read {archive}: {error.strerror or error}.", hint="Correct the path or its rights."
         ) from error
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -11,6 +11,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 from fedloop_core.backup.owners import acting_as_owner
+from fedloop_core.durable import sync_path
 from fedloop_core.errors import StorageError
 
 __all__ = ["SqliteSnapshot", "copy_sqlite", "held_still", "snapshot"]
@@ -38,9 +39,9 @@ class SqliteSnapshot:
                 with closing(sqlite3.connect(temporary)) as writer:
                     self._connection.backup(writer)
                     writer.execute("PRAGMA journal_mode = DELETE")
-                _sync(temporary)
+                sync_path(temporary)
                 temporary.replace(target)
-                _sync(target.parent)
+                sync_path(target.parent)
             finally:
                 for rest in (temporary, temporary.with_name(f"{temporary.name}-journal")):
                     with contextlib.suppress(OSError):
@@ -108,11 +109,3 @@ def _errors(doing: str) -> Iterator[None]:
         raise StorageError(
             f"{doing}: {error}.", hint="Free space or correct rights; a damaged database is restored from a backup."
         ) from error
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

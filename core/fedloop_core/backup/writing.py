@@ -27,6 +27,7 @@ from fedloop_core.backup.manifest import (
 from fedloop_core.backup.moment import Moment, moment_of
 from fedloop_core.backup.owners import owned
 from fedloop_core.backup.walking import Walk
+from fedloop_core.durable import sync_path
 from fedloop_core.errors import BackupRefused, NotSetUp, StorageError
 
 __all__ = ["BackedUp", "Progress", "back_up", "unseen"]
@@ -104,7 +105,7 @@ def back_up(
             manifest = _write(kind, temporary, listing, moment, unix, keys=keys, notes=notes, progress=progress)
         length = temporary.stat().st_size
         temporary.replace(target)
-        _sync(target.parent)
+        sync_path(target.parent)
     except OSError as error:
         raise StorageError(
             f"cannot back up {home} to {target}: {error.strerror or error}.", hint="Free space or correct rights."
@@ -236,11 +237,3 @@ def _opened(source: _Source) -> Iterator[BinaryIO]:
         return
     with source.file.open("rb") as file:
         yield file
-
-
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
