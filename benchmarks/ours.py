@@ -25,8 +25,9 @@ from fedloop_core.noise import SeededNoise
 from fedloop_core.shuffling import seed_of_round, seed_of_site
 from fedloop_server.app import drive
 from fedloop_server.home import CoordinatorHome
+from fedloop_server.runs.events import Event, RoundClosed, RoundOpened
 from fedloop_server.runs.plan import RunPlan
-from fedloop_server.runs.state import Event, RoundClosed, RoundOpened, RunState
+from fedloop_server.runs.state import RunState
 from fedloop_server.runs.surroundings import Surroundings
 from fedloop_simulations.federation import rehearsal_directory
 from fedloop_simulations.grid import InProcessGrid, Node

@@ -22,10 +22,11 @@ from fedloop_clients.training.trainer import LocalTrainer
 from fedloop_server.aggregation.algorithms import Averaging
 from fedloop_server.runs import asked, exchange, rounds
 from fedloop_server.runs.asked import Asked
+from fedloop_server.runs.events import Event, RoundClosed
 from fedloop_server.runs.exchange import Exchange
 from fedloop_server.runs.journal import RunJournal
 from fedloop_server.runs.rounds import OpenRound
-from fedloop_server.runs.state import Event, RoundClosed, RunState
+from fedloop_server.runs.state import RunState
 
 __all__ = ["PARTS", "SERIALISATION", "PartClock", "timed_parts"]
 

@@ -19,6 +19,7 @@ from fedloop_server.runs.behind import catching_up
 from fedloop_server.runs.candidate import Candidate
 from fedloop_server.runs.control import settle
 from fedloop_server.runs.driver import RunDriver
+from fedloop_server.runs.events import AttemptBroken, Event, RunFailed, RunFinished, RunStopped
 from fedloop_server.runs.exchange import Exchange
 from fedloop_server.runs.journal import RunJournal
 from fedloop_server.runs.lock import drives
@@ -26,7 +27,7 @@ from fedloop_server.runs.model import RunModel, model_of
 from fedloop_server.runs.patient import patient
 from fedloop_server.runs.plan import RunPlan
 from fedloop_server.runs.room import Room, with_room
-from fedloop_server.runs.state import AttemptBroken, Event, RunFailed, RunFinished, RunState, RunStopped
+from fedloop_server.runs.state import RunState
 from fedloop_server.runs.surroundings import Surroundings
 
 __all__ = ["app", "drive", "server_app"]

@@ -21,10 +21,11 @@ from fedloop_server.database import Database
 from fedloop_server.manager.queue import RunQueue
 from fedloop_server.membership import Authorities, Members, Notices
 from fedloop_server.registry import Registry
+from fedloop_server.runs.events import Event
 from fedloop_server.runs.journal import RunJournal
 from fedloop_server.runs.plan import RunPlan
 from fedloop_server.runs.room import Room
-from fedloop_server.runs.state import Event, RunState
+from fedloop_server.runs.state import RunState
 from fedloop_server.settings import SETTINGS_FILE, ServerSettings, load_settings, read_file
 
 __all__ = ["CoordinatorHome"]

@@ -14,8 +14,9 @@ from fedloop_server.home import CoordinatorHome
 from fedloop_server.registry import Stage, VersionRecord
 from fedloop_server.release import PublishedArtifact, ReleaseRepository
 from fedloop_server.rollout import DeviceReported, Outcome, Phase, RolloutController
+from fedloop_server.runs.events import Event
 from fedloop_server.runs.plan import RunPlan
-from fedloop_server.runs.state import Event, RunState
+from fedloop_server.runs.state import RunState
 from fedloop_simulations.federation import run_in_process
 
 __all__ = ["Coordinator"]

@@ -12,8 +12,9 @@ from fedloop_clients.endpoint import SiteEndpoint
 from fedloop_core.federation.bundle import HOME_KEY, RUN_KEY
 from fedloop_server.app import server_app
 from fedloop_server.home import CoordinatorHome
+from fedloop_server.runs.events import Event
 from fedloop_server.runs.plan import RunPlan
-from fedloop_server.runs.state import Event, RunState
+from fedloop_server.runs.state import RunState
 from fedloop_server.runs.surroundings import FixedDirectory, SiteKey, Surroundings
 from fedloop_simulations.grid import RUN_ID, InProcessGrid, Node
 from fedloop_simulations.keys import rehearsal_key

@@ -10,15 +10,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bars
 
+from fedloop_server.runs.events import ArtifactMeasured, Event, RoundClosed, SiteLeftOut, VersionRegistered
 from fedloop_server.runs.plan import RunPlan
-from fedloop_server.runs.state import (
-    ArtifactMeasured,
-    Event,
-    RoundClosed,
-    RunState,
-    SiteLeftOut,
-    VersionRegistered,
-)
+from fedloop_server.runs.state import RunState
 from fedloop_simulations.data import World
 
 __all__ = ["Progress"]

@@ -12,7 +12,7 @@ from fedloop_core.measure import measure_of
 from fedloop_core.schema import ClassLabel, Label
 from fedloop_server.runs.answers import measured_in
 from fedloop_server.runs.estimates import estimate
-from fedloop_server.runs.state import Measured
+from fedloop_server.runs.events import Measured
 from fedloop_simulations.summary import Metric
 
 __all__ = ["CONFIDENCE", "measured_answers", "measured_outputs", "metric_of"]

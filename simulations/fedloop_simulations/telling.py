@@ -15,7 +15,7 @@ from fedloop_core.task.document import ExportTarget
 from fedloop_server.registry import VersionRecord
 from fedloop_server.runs.candidate import FLOAT_REFERENCE
 from fedloop_server.runs.estimates import estimate
-from fedloop_server.runs.state import Measured
+from fedloop_server.runs.events import Measured
 from fedloop_simulations.artifacts import ArtifactMeasurement, measure_artifacts
 from fedloop_simulations.fleet import Answered
 from fedloop_simulations.report.model import (

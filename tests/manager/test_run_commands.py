@@ -46,9 +46,10 @@ from fedloop_server.membership import Members
 from fedloop_server.membership.machine import SiteKeys
 from fedloop_server.membership.records import Activity, ActivityKind, IssuedCertificate, JoinedSite
 from fedloop_server.runs.control import stop_run
+from fedloop_server.runs.events import AttemptStarted, RunFinished
 from fedloop_server.runs.lock import drives
 from fedloop_server.runs.plan import RunPlan
-from fedloop_server.runs.state import AttemptStarted, RunFinished, RunState
+from fedloop_server.runs.state import RunState
 from fedloop_simulations.federation import run_in_process
 from fedloop_simulations.keys import rehearsal_key
 

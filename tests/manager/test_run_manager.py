@@ -28,9 +28,10 @@ from fedloop_server.manager.journals import JournalReader, read_state
 from fedloop_server.manager.manager import RunManager
 from fedloop_server.manager.queue import RunQueue
 from fedloop_server.manager.state import FlowerPhase, Limits, Status, Wish
+from fedloop_server.runs.events import AttemptBroken, AttemptStarted, RunFinished, RunStopped, ScalerFixed
 from fedloop_server.runs.lock import driver_of, drives
 from fedloop_server.runs.plan import RunPlan
-from fedloop_server.runs.state import AttemptBroken, AttemptStarted, Phase, RunFinished, RunStopped, ScalerFixed
+from fedloop_server.runs.state import Phase
 
 if TYPE_CHECKING:
     from tests.manager.conftest import Link

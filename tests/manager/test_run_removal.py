@@ -24,9 +24,9 @@ from fedloop_server.home import CoordinatorHome
 from fedloop_server.manager.state import Status, Wish
 from fedloop_server.manager.submitting import RunRequest, planned
 from fedloop_server.manager.views import load_views, run_names
+from fedloop_server.runs.events import AttemptStarted, RunFinished, RunStopped
 from fedloop_server.runs.lock import drives
 from fedloop_server.runs.plan import RunPlan
-from fedloop_server.runs.state import AttemptStarted, RunFinished, RunStopped
 from fedloop_server.runs.statement import lineage_of, privacy_of
 from fedloop_server.runs.thinning import nothing_is_thinned
 

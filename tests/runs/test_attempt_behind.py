@@ -17,9 +17,10 @@ from fedloop_core.errors import AttemptBehind, EnvelopeRefused
 from fedloop_core.noise import SeededNoise
 from fedloop_server.home import CoordinatorHome
 from fedloop_server.runs.behind import catching_up, check_attempt
+from fedloop_server.runs.events import AttemptStarted
 from fedloop_server.runs.plan import RunPlan
 from fedloop_server.runs.replies import SiteFailure
-from fedloop_server.runs.state import AttemptStarted, Phase
+from fedloop_server.runs.state import Phase
 from fedloop_simulations.data import load_world
 from fedloop_simulations.federation import run_in_process
 from fedloop_simulations.keys import rehearsal_key

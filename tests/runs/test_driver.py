@@ -31,20 +31,20 @@ from fedloop_proto.coordination.v1.coordination_pb2 import (
     Refusal,
 )
 from fedloop_server.runs.driver import RunDriver
-from fedloop_server.runs.exchange import Exchange
-from fedloop_server.runs.journal import RunJournal
-from fedloop_server.runs.model import model_of
-from fedloop_server.runs.plan import RunPlan
-from fedloop_server.runs.state import (
+from fedloop_server.runs.events import (
     AnswersMeasured,
     Event,
     RoundClosed,
     RoundOpened,
     RunFailed,
     RunReopened,
-    RunState,
     VersionRegistered,
 )
+from fedloop_server.runs.exchange import Exchange
+from fedloop_server.runs.journal import RunJournal
+from fedloop_server.runs.model import model_of
+from fedloop_server.runs.plan import RunPlan
+from fedloop_server.runs.state import RunState
 from fedloop_server.runs.surroundings import Surroundings
 from fedloop_simulations.federation import rehearsal_directory
 from fedloop_simulations.grid import InProcessGrid, Node

@@ -34,9 +34,10 @@ from fedloop_server.home import CoordinatorHome
 from fedloop_server.registry import Registry
 from fedloop_server.registry import RunState as RegisteredState
 from fedloop_server.runs.control import reopen_run
+from fedloop_server.runs.events import AttemptBroken, Event, RoundClosed, RoundOpened
 from fedloop_server.runs.plan import RunPlan
 from fedloop_server.runs.room import WaitsForRoom
-from fedloop_server.runs.state import AttemptBroken, Event, Phase, RoundClosed, RoundOpened, RunState
+from fedloop_server.runs.state import Phase, RunState
 from fedloop_server.runs.surroundings import Surroundings
 from fedloop_simulations.federation import rehearsal_directory
 from fedloop_simulations.grid import InProcessGrid, Node

@@ -18,8 +18,8 @@ from fedloop_core.task.document import LogisticModel, Privacy, Task
 from fedloop_proto.coordination.v1.coordination_pb2 import Evaluation, PairSums
 from fedloop_server.runs.answers import measured_in
 from fedloop_server.runs.estimates import estimate
+from fedloop_server.runs.events import AnswersMeasured, ErrorsMeasured, Measured, Member, PairsMeasured
 from fedloop_server.runs.plausible import check_measured, scale_of_evaluations
-from fedloop_server.runs.state import AnswersMeasured, ErrorsMeasured, Measured, Member, PairsMeasured
 
 CLASSES = ClassLabel(kind="classes", name="y", classes=("no", "yes"))
 NUMBER = RegressionLabel(kind="regression", name="y", range=(0.0, 100.0))

@@ -6,8 +6,8 @@ import pytest
 from fedloop_core.schema import ClassLabel
 from fedloop_core.task.document import QualityGate
 from fedloop_server.runs.estimates import Estimate, accuracy, difference
+from fedloop_server.runs.events import AnswersMeasured
 from fedloop_server.runs.quality import decide
-from fedloop_server.runs.state import AnswersMeasured
 
 LABEL = ClassLabel(kind="classes", name="y", classes=("no", "yes"))
 

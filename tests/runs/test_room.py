@@ -12,9 +12,9 @@ from sqlalchemy import text
 
 from fedloop_core.errors import AuditBroken, ContentDamaged, DiskFull, FedloopError, RunCancelled, StorageError
 from fedloop_server.database import Database
+from fedloop_server.runs.events import AttemptStarted
 from fedloop_server.runs.journal import RunJournal
 from fedloop_server.runs.room import WaitsForRoom, with_room
-from fedloop_server.runs.state import AttemptStarted
 
 BEGUN = AttemptStarted(attempt=1, unix=1.0)
 

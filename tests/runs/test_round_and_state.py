@@ -12,27 +12,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedloop_core.errors import StorageError
-from fedloop_server.runs.journal import RunJournal
-from fedloop_server.runs.round import RoundProgress, Verdict
-from fedloop_server.runs.state import (
+from fedloop_server.runs.events import (
     AttemptStarted,
     Event,
     LeftOut,
     Member,
-    Phase,
     RoundClosed,
     RoundOpened,
     RunFailed,
     RunFinished,
     RunReopened,
-    RunState,
     RunStopped,
     ScalerFixed,
     SiteAdmitted,
     SiteLeftOut,
     VersionRegistered,
-    apply,
 )
+from fedloop_server.runs.journal import RunJournal
+from fedloop_server.runs.round import RoundProgress, Verdict
+from fedloop_server.runs.state import Phase, RunState, apply
 
 SITES = frozenset({"a", "b", "c", "d", "e"})
 

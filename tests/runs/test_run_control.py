@@ -32,9 +32,10 @@ from fedloop_server.app import drive
 from fedloop_server.home import CoordinatorHome
 from fedloop_server.registry import RunState as RegisteredState
 from fedloop_server.runs.control import fail_run, reopen_run, stop_run
+from fedloop_server.runs.events import Event, RoundClosed, RoundOpened, SiteLeftOut
 from fedloop_server.runs.lock import driver_of, drives
 from fedloop_server.runs.plan import RunPlan
-from fedloop_server.runs.state import Event, Phase, RoundClosed, RoundOpened, RunState, SiteLeftOut
+from fedloop_server.runs.state import Phase, RunState
 from fedloop_server.runs.surroundings import SiteKey, Surroundings
 from fedloop_simulations.grid import InProcessGrid, Node
 from fedloop_simulations.keys import rehearsal_key

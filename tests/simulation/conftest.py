@@ -23,8 +23,9 @@ from fedloop_core.cli import main
 from fedloop_core.noise import SeededNoise
 from fedloop_core.task.document import Task
 from fedloop_server.home import CoordinatorHome
+from fedloop_server.runs.events import Event
 from fedloop_server.runs.plan import RunPlan
-from fedloop_server.runs.state import Event, RunState
+from fedloop_server.runs.state import RunState
 from fedloop_simulations.data import SiteRows
 from fedloop_simulations.federation import run_in_process
 from fedloop_simulations.keys import rehearsal_key

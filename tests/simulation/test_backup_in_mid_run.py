@@ -16,7 +16,8 @@ from fedloop_core.task.document import Task
 from fedloop_core.task.presets import load_preset
 from fedloop_server.backup import back_up, restore
 from fedloop_server.home import CoordinatorHome
-from fedloop_server.runs.state import Event, RoundClosed, RunState
+from fedloop_server.runs.events import Event, RoundClosed
+from fedloop_server.runs.state import RunState
 from fedloop_simulations.data import SiteRows, load_world
 
 SEED = 11

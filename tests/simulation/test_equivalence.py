@@ -21,7 +21,8 @@ from fedloop_core.shuffling import seed_of_round, seed_of_site
 from fedloop_core.task.document import FederatedAveraging, Task
 from fedloop_core.task.presets import load_preset
 from fedloop_server.aggregation.fixed_point import FixedPointSum
-from fedloop_server.runs.state import Event, RoundClosed, RunState
+from fedloop_server.runs.events import Event, RoundClosed
+from fedloop_server.runs.state import RunState
 from fedloop_server.runs.thinning import nothing_is_thinned
 from fedloop_simulations.data import SiteRows, load_world
 

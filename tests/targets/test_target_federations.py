@@ -11,7 +11,7 @@ import pytest
 from fedloop_clients.data.site_data import EVALUATION, ORIGINAL
 from fedloop_clients.training.trainer import LocalTrainer
 from fedloop_core.schema import ClassLabel
-from fedloop_server.runs.state import ErrorsMeasured
+from fedloop_server.runs.events import ErrorsMeasured
 from fedloop_simulations.scoring import measured_outputs, metric_of
 
 KINDS = ("classes", "regression", "survival")

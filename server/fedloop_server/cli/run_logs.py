@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fedloop_server.cli.run_telling import meaning_of
-from fedloop_server.runs.state import (
+from fedloop_server.runs.events import (
     ArtifactMeasured,
     AttemptBroken,
     AttemptStarted,

@@ -23,7 +23,8 @@ from fedloop_server.manager.machine import resumed_at
 from fedloop_server.manager.state import Job, Wish
 from fedloop_server.manager.views import RunView
 from fedloop_server.runs.estimates import estimate
-from fedloop_server.runs.state import LeftOut, Measured, Phase
+from fedloop_server.runs.events import LeftOut, Measured
+from fedloop_server.runs.state import Phase
 from fedloop_server.runs.statement import latest_spends
 
 __all__ = ["document_of", "line_of", "meaning_of", "next_step", "starts_words", "wished_step"]

@@ -14,7 +14,8 @@ from fedloop_server.home import CoordinatorHome
 from fedloop_server.manager.journals import JournalReader
 from fedloop_server.manager.queue import RunQueue
 from fedloop_server.manager.views import load_view
-from fedloop_server.runs.state import Event, RoundClosed, RoundOpened, RunState
+from fedloop_server.runs.events import Event, RoundClosed, RoundOpened
+from fedloop_server.runs.state import RunState
 
 __all__ = ["follow", "show_progress"]
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-import socket
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -21,14 +20,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedloop_core.commands import as_owner, operator
-from fedloop_core.errors import FedloopError, NotSetUp, RunCancelled, RunError, UsageError
+from fedloop_core.errors import FedloopError, RunCancelled, RunError, UsageError
+from fedloop_server.cli.run_office import any_view, office, queued_name, readable_view, say, served
 
 if TYPE_CHECKING:
     from fedloop_server.home import CoordinatorHome
-    from fedloop_server.manager.queue import RunQueue
     from fedloop_server.manager.state import Wish
-    from fedloop_server.manager.views import BrokenRun, RunView
-    from fedloop_server.runs.state import Event
+    from fedloop_server.manager.views import RunView
+    from fedloop_server.runs.events import Event
 
 __all__ = ["commands", "compare", "list_", "logs", "remove", "resume", "show", "start", "stop", "watch"]
 
@@ -93,13 +92,13 @@ def start(
         not_before=0.0 if at is None else parse_at(at, dt.datetime.now().astimezone()),
         every_seconds=None if every is None else parse_every(every),
     )
-    with _office(home) as (coordinator, queue):
+    with office(home) as (coordinator, queue):
         members = Members(queue.database).sites()
         plan = planned(coordinator, queue, request, len(active_names(members)))
         _check_warm(coordinator, plan.task.name, warm_from)
         if dry:
             found = dry_run(plan, members, not_before=request.not_before, every_seconds=request.every_seconds)
-            _say(found.model_dump_json() if as_json else dry_run_tables(found))
+            say(found.model_dump_json() if as_json else dry_run_tables(found))
             return
         submit(coordinator, queue, plan, request, audit=coordinator.audit(), actor=operator())
     _told(home, plan.run_id, as_json=as_json and not watch_it)
@@ -119,16 +118,16 @@ def list_(
     from fedloop_server.cli.run_telling import line_of
     from fedloop_server.manager.views import BrokenRun, load_views
 
-    with _office(home) as (coordinator, queue):
+    with office(home) as (coordinator, queue):
         views = load_views(coordinator, queue)
     lines = [broken_line(view) if isinstance(view, BrokenRun) else line_of(view) for view in views]
     lines = [line for line in lines if task in {None, line.task}]
     if as_json:
-        _say(json.dumps({"runs": [line.model_dump() for line in lines]}))
+        say(json.dumps({"runs": [line.model_dump() for line in lines]}))
     elif lines:
-        _say(list_table(lines))
+        say(list_table(lines))
     else:
-        _say("There is no run yet. `fedloop run start TASK --dry-run` says what one would do.")
+        say("There is no run yet. `fedloop run start TASK --dry-run` says what one would do.")
 
 
 @commands.command()
@@ -144,13 +143,13 @@ def show(
     from fedloop_server.cli.run_telling import document_of
     from fedloop_server.manager.views import BrokenRun
 
-    view = _any_view(home, run)
+    view = any_view(home, run)
     if isinstance(view, BrokenRun):
         broken = broken_document(view)
-        _say(broken.model_dump_json() if as_json else broken_tables(broken))
+        say(broken.model_dump_json() if as_json else broken_tables(broken))
         return
     document = document_of(view)
-    _say(document.model_dump_json() if as_json else show_tables(document, every_round=rounds))
+    say(document.model_dump_json() if as_json else show_tables(document, every_round=rounds))
 
 
 @commands.command()
@@ -164,24 +163,24 @@ def logs(
     from fedloop_server.cli.run_watch import follow as follow_run
     from fedloop_server.manager.journals import JournalReader
 
-    view = _view(home, run)
+    view = readable_view(home, run)
     if follow:
-        with _office(home) as (coordinator, queue), _interruptible(view.plan.run_id):
+        with office(home) as (coordinator, queue), _interruptible(view.plan.run_id):
             for event, _ in follow_run(coordinator, queue, view.plan.run_id, lambda _: None):
-                _say(json.dumps(_told_event(event)) if as_json else _line(event))
+                say(json.dumps(_told_event(event)) if as_json else _line(event))
         return
     events = JournalReader(view.folder).news() if view.problem else view.events
     printed = _serverapp_lines(home, view)
     if as_json:
         told = {"run": view.plan.run_id, "events": [_told_event(event) for event in events], "serverapp": printed}
-        _say(json.dumps(told))
+        say(json.dumps(told))
         return
     for event in events:
-        _say(_line(event))
+        say(_line(event))
     if not events:
-        _say("Nothing has happened yet.")
+        say("Nothing has happened yet.")
     for line in printed:
-        _say(f"serverapp | {line}")
+        say(f"serverapp | {line}")
 
 
 @commands.command()
@@ -189,8 +188,8 @@ def stop(run: RunArgument, home: HomeOption = _HERE, as_json: JsonOption = False
     """Stop a run, at the sites too; it can be resumed."""
     from fedloop_core.audit import AuditAction
 
-    with _office(home) as (coordinator, queue):
-        name = _queued_name(coordinator, queue, run)
+    with office(home) as (coordinator, queue):
+        name = queued_name(coordinator, queue, run)
         taken_back = queue.wish_stop(name)
         coordinator.audit().record(operator(), AuditAction.RUN_STOPPED, name)
     _told(home, name, as_json=as_json, taken_back=taken_back)
@@ -208,8 +207,8 @@ def resume(
     """Let a run that was stopped or failed go on after its last closed round; one that never began waits for its time."""
     from fedloop_core.audit import AuditAction
 
-    with _office(home) as (coordinator, queue):
-        name = _queued_name(coordinator, queue, run)
+    with office(home) as (coordinator, queue):
+        name = queued_name(coordinator, queue, run)
         taken_back = queue.wish_resume(name, at_once=at_once)
         coordinator.audit().record(operator(), AuditAction.RUN_RESUMED, name)
     _told(home, name, as_json=as_json, taken_back=taken_back)
@@ -233,10 +232,10 @@ def remove(
 
     if as_json and not (yes or dry):
         raise UsageError("removing runs must be confirmed.", hint="Add --yes, or --dry-run.")
-    with _office(home) as (coordinator, queue):
+    with office(home) as (coordinator, queue):
         removal = asked_removal(coordinator, queue, runs or [], older_than)
         if not as_json:
-            _say(removal_tables(removal))
+            say(removal_tables(removal))
         if removal.gone and not dry:
             if not yes:
                 typer.confirm("Remove them for good?", abort=True)
@@ -245,9 +244,9 @@ def remove(
                 remove_run(coordinator, queue, run.run_id)
                 audit.record(operator(), AuditAction.RUN_REMOVED, run.run_id, status=run.status, bytes=run.bytes)
     if as_json:
-        _say(removal_document(removal, dry=dry).model_dump_json())
+        say(removal_document(removal, dry=dry).model_dump_json())
     elif removal.gone:
-        _say("Nothing was removed. Leave --dry-run out to remove them." if dry else "They are removed.")
+        say("Nothing was removed. Leave --dry-run out to remove them." if dry else "They are removed.")
 
 
 @commands.command()
@@ -261,11 +260,11 @@ def compare(
 
     if len(runs) < 2:
         raise UsageError("one run cannot be compared.", hint="Name two runs or more.")
-    views = [_view(home, run) for run in runs]
+    views = [readable_view(home, run) for run in runs]
     if len({view.plan.run_id for view in views}) < len(views):
         raise UsageError("a run is named twice.", hint="Name different runs.")
     found = comparison_of(views)
-    _say(found.model_dump_json() if as_json else comparison_tables(found))
+    say(found.model_dump_json() if as_json else comparison_tables(found))
 
 
 @commands.command()
@@ -276,42 +275,23 @@ def watch(run: RunArgument, home: HomeOption = _HERE, as_json: JsonOption = Fals
     from fedloop_server.cli.run_telling import next_step
     from fedloop_server.cli.run_watch import follow, show_progress
 
-    name = _view(home, run).plan.run_id
-    with _office(home) as (coordinator, queue), _interruptible(name):
-        if not _served(home):
+    name = readable_view(home, run).plan.run_id
+    with office(home) as (coordinator, queue), _interruptible(name):
+        if not served(home):
             typer.echo("Nobody takes the queue forward: start `fedloop server up` on this coordinator.", err=True)
         told = follow(coordinator, queue, name, lambda said: None if as_json else typer.echo(said, err=True))
         if as_json:
             for event, _ in told:
-                _say(json.dumps(_told_event(event)))
+                say(json.dumps(_told_event(event)))
         else:
             rounds = coordinator.plan(name).task.rounds.count
             show_progress(Console(stderr=True), coordinator.run_folder(name), rounds, told)
-    view = _view(home, name)
+    view = readable_view(home, name)
     if as_json:
-        _say(json.dumps({"run": name, "status": view.status, "next": next_step(view)}))
+        say(json.dumps({"run": name, "status": view.status, "next": next_step(view)}))
     _raise_unless_finished(view)
     if not as_json:
-        _say(f"{name} has finished. {next_step(view)}")
-
-
-@contextmanager
-def _office(home: Path) -> Iterator[tuple[CoordinatorHome, RunQueue]]:
-    """The coordinator in a folder and its queue.
-
-    Raises:
-        NotSetUp: the folder holds none.
-    """
-    from fedloop_server.home import CoordinatorHome
-
-    if not any((home / name).exists() for name in ("server.toml", "coordinator.db", "runs")):
-        raise NotSetUp(
-            f"{home.resolve()} holds no coordinator.",
-            hint="Name its folder with --home or FEDLOOP_HOME, or make one: `fedloop server init`.",
-        )
-    coordinator = CoordinatorHome(home)
-    with closing(coordinator.queue()) as queue:
-        yield coordinator, queue
+        say(f"{name} has finished. {next_step(view)}")
 
 
 @contextmanager
@@ -326,32 +306,6 @@ def _interruptible(run: str) -> Iterator[None]:
         raise
 
 
-def _view(home: Path, run: str) -> RunView:
-    from fedloop_server.manager.views import load_view, run_names, the_run
-
-    with _office(home) as (coordinator, queue):
-        return load_view(coordinator, queue, the_run(run, run_names(coordinator, queue)))
-
-
-def _any_view(home: Path, run: str) -> RunView | BrokenRun:
-    """Like ``_view``, also of a run whose plan cannot be read."""
-    from fedloop_server.manager.views import find_view, run_names, the_run
-
-    with _office(home) as (coordinator, queue):
-        return find_view(coordinator, queue, the_run(run, run_names(coordinator, queue)))
-
-
-def _queued_name(coordinator: CoordinatorHome, queue: RunQueue, run: str) -> str:
-    from fedloop_server.manager.views import run_names, the_run
-
-    name = the_run(run, run_names(coordinator, queue))
-    if queue.find(name) is None:
-        raise RunError(
-            f"run {name} was not started from this queue.", hint=f"`fedloop run show {name}` says how it stands."
-        )
-    return name
-
-
 def _told(home: Path, run: str, *, as_json: bool, taken_back: Wish | None = None) -> None:
     """Says where a run stands after a command about it, and which wish that took back."""
     from fedloop_server.cli.run_broken import broken_document
@@ -359,30 +313,19 @@ def _told(home: Path, run: str, *, as_json: bool, taken_back: Wish | None = None
     from fedloop_server.manager.state import Wish
     from fedloop_server.manager.views import BrokenRun
 
-    view = _any_view(home, run)
+    view = any_view(home, run)
     wish = Wish.NONE if view.queued is None else view.queued.wish
     status = "to be stopped" if wish is Wish.STOP else "to be resumed" if wish.resumes else view.status
     if taken_back is Wish.STOP and wish.resumes and view.status in {"starting", "running"}:
         status = "to go on"
     back = {Wish.STOP: "The wish to stop it is taken back. ", Wish.RESUME: "The wish to resume it is taken back. "}
-    served = "" if _served(home) else " Nobody takes the queue forward: start `fedloop server up` on this coordinator."
+    unserved = "" if served(home) else " Nobody takes the queue forward: start `fedloop server up` on this coordinator."
     step = broken_document(view).next_step if isinstance(view, BrokenRun) else wished_step(view) or next_step(view)
     step = f"{back.get(taken_back or Wish.NONE, '')}{step}"
     if as_json:
-        _say(json.dumps({"run": run, "status": view.status, "wish": wish.value, "next": f"{step}{served}"}))
+        say(json.dumps({"run": run, "status": view.status, "wish": wish.value, "next": f"{step}{unserved}"}))
     else:
-        _say(f"{run} is {status}. {step}{served}")
-
-
-def _served(home: Path) -> bool:
-    """Whether the coordinator's service answers."""
-    with socket.socket(socket.AF_UNIX) as client:
-        client.settimeout(1.0)
-        try:
-            client.connect(str(home / "sockets" / "service.sock"))
-        except OSError:
-            return False
-    return True
+        say(f"{run} is {status}. {step}{unserved}")
 
 
 def _check_warm(coordinator: CoordinatorHome, task: str, version: int | None) -> None:
@@ -433,16 +376,3 @@ def _line(event: Event) -> str:
 
     at = getattr(event, "unix", None)
     return f"{moment(at) if at is not None else ' ' * 16}  {sentence_of(event)}"
-
-
-def _say(what: object) -> None:
-    """Text as it is; tables as wide as the terminal, or as they need where there is none."""
-    if isinstance(what, str):
-        typer.echo(what)
-        return
-    from rich.console import Console
-
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=200)
-    console.print(what)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from fedloop_core.errors import ContentDamaged, StorageError
-from fedloop_server.runs.state import Event, EventAdapter, RunState, apply
+from fedloop_server.runs.events import Event, EventAdapter
+from fedloop_server.runs.state import RunState, apply
 
 __all__ = ["JournalReader", "read_events", "read_state"]
 

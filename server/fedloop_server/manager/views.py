@@ -13,9 +13,10 @@ from fedloop_server.home import CoordinatorHome
 from fedloop_server.manager.journals import JournalReader
 from fedloop_server.manager.queue import QueuedRun, RunQueue
 from fedloop_server.manager.state import Status
+from fedloop_server.runs.events import AttemptStarted, Event, RoundOpened
 from fedloop_server.runs.lock import driver_of
 from fedloop_server.runs.plan import RunPlan
-from fedloop_server.runs.state import AttemptStarted, Event, Phase, RoundOpened, RunState
+from fedloop_server.runs.state import Phase, RunState
 
 __all__ = ["LITTLE_ROOM", "BrokenRun", "RunView", "find_view", "load_view", "load_views", "run_names", "the_run"]
 

@@ -10,7 +10,7 @@ from fedloop_core.errors import UpdateRefused
 from fedloop_core.measure import measure_width
 from fedloop_core.schema import ClassLabel, Label, RegressionLabel, SurvivalLabel
 from fedloop_proto.coordination.v1.coordination_pb2 import Answer, Evaluation
-from fedloop_server.runs.state import AnswersMeasured, ErrorsMeasured, Measured, PairsMeasured, SiteSpend
+from fedloop_server.runs.events import AnswersMeasured, ErrorsMeasured, Measured, PairsMeasured, SiteSpend
 
 __all__ = ["evaluation_in", "is_possible", "measured_in", "spend_in"]
 

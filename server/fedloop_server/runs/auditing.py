@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping
 
 from fedloop_core.audit import AuditAction
 from fedloop_core.errors import BudgetExhausted, LedgerRolledBack, PolicyRefused
+from fedloop_server.runs.events import Event, RunFailed, RunFinished, RunStopped, SiteLeftOut
 from fedloop_server.runs.room import Room, with_room
-from fedloop_server.runs.state import Event, RunFailed, RunFinished, RunState, RunStopped, SiteLeftOut
+from fedloop_server.runs.state import RunState
 from fedloop_server.runs.surroundings import Audit
 
 __all__ = ["audited"]

@@ -17,6 +17,7 @@ from fedloop_server.registry import Registry, Verdict, VersionMetric
 from fedloop_server.release import PublishedArtifact
 from fedloop_server.runs.answers import measured_in
 from fedloop_server.runs.estimates import Estimate, estimate
+from fedloop_server.runs.events import ArtifactMeasured, GateDecided, LeftOut, Measured, SiteLeftOut, VersionRegistered
 from fedloop_server.runs.exchange import Exchange
 from fedloop_server.runs.journal import RunJournal
 from fedloop_server.runs.leaving import left_out_of, refused_by_gate
@@ -24,7 +25,6 @@ from fedloop_server.runs.plan import RunPlan
 from fedloop_server.runs.plausible import check_measured
 from fedloop_server.runs.quality import decide
 from fedloop_server.runs.replies import SiteAnswer, SiteFailure
-from fedloop_server.runs.state import ArtifactMeasured, GateDecided, LeftOut, Measured, SiteLeftOut, VersionRegistered
 from fedloop_server.runs.statement import lineage_of, privacy_of
 
 __all__ = ["FLOAT_REFERENCE", "Candidate"]

@@ -9,8 +9,9 @@ from contextlib import closing
 from fedloop_server.home import CoordinatorHome
 from fedloop_server.registry import Registry
 from fedloop_server.registry import RunState as RegisteredState
+from fedloop_server.runs.events import Event, RunFailed, RunReopened, RunStopped
 from fedloop_server.runs.lock import drives
-from fedloop_server.runs.state import Event, Phase, RunFailed, RunReopened, RunState, RunStopped
+from fedloop_server.runs.state import Phase, RunState
 
 __all__ = ["fail_run", "reopen_run", "settle", "stop_run"]
 

@@ -19,6 +19,7 @@ from fedloop_core.task.document import Task
 from fedloop_proto.coordination.v1.coordination_pb2 import CollectMoments, Instruction
 from fedloop_server.aggregation.algorithms import algorithm_of
 from fedloop_server.aggregation.fixed_point import FixedPointSum
+from fedloop_server.runs.events import AttemptStarted, LeftOut, Member, RoundLost, RoundOpened, ScalerFixed, SiteLeftOut
 from fedloop_server.runs.exchange import Exchange
 from fedloop_server.runs.joining import Joining
 from fedloop_server.runs.journal import RunJournal
@@ -28,16 +29,7 @@ from fedloop_server.runs.plan import RunPlan
 from fedloop_server.runs.replies import SiteAnswer, SiteFailure
 from fedloop_server.runs.round import RoundProgress, Verdict
 from fedloop_server.runs.rounds import OpenRound, question_of
-from fedloop_server.runs.state import (
-    AttemptStarted,
-    LeftOut,
-    Member,
-    Phase,
-    RoundLost,
-    RoundOpened,
-    ScalerFixed,
-    SiteLeftOut,
-)
+from fedloop_server.runs.state import Phase
 
 __all__ = ["RunDriver"]
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from scipy.special import ndtri, stdtrit  # scipy.stats takes a second to import
 
 from fedloop_core.schema import ClassLabel, Label, RegressionLabel, SurvivalLabel
-from fedloop_server.runs.state import AnswersMeasured, ErrorsMeasured, Measured, PairsMeasured
+from fedloop_server.runs.events import AnswersMeasured, ErrorsMeasured, Measured, PairsMeasured
 
 __all__ = ["Estimate", "absolute_error", "accuracy", "concordance", "difference", "estimate"]
 

@@ -13,11 +13,11 @@ from fedloop_core.errors import DataGateFailed, PolicyRefused, UpdateRefused
 from fedloop_core.task.document import Task
 from fedloop_proto.coordination.v1.coordination_pb2 import DataDescription, DescribeData, Instruction
 from fedloop_server.runs.asked import Asked
+from fedloop_server.runs.events import Member, SiteAdmitted, SiteLeftOut
 from fedloop_server.runs.exchange import Exchange
 from fedloop_server.runs.journal import RunJournal
 from fedloop_server.runs.leaving import left_out_of
 from fedloop_server.runs.replies import BROKEN_REPLY, NO_REPLY, SiteAnswer, SiteFailure
-from fedloop_server.runs.state import Member, SiteAdmitted, SiteLeftOut
 
 __all__ = ["Joining"]
 

@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from fedloop_core.arrays import NamedArrays, arrays_from_bytes, arrays_to_bytes, digest
 from fedloop_core.durable import append_line, cut_back, write_bytes
 from fedloop_core.errors import ContentDamaged, StorageError
+from fedloop_server.runs.events import Event, EventAdapter
 from fedloop_server.runs.room import Room, with_room
-from fedloop_server.runs.state import Event, EventAdapter, RunState, apply
+from fedloop_server.runs.state import RunState, apply
 from fedloop_server.runs.thinning import thin
 
 __all__ = ["RunJournal"]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from fedloop_core.errors import FedloopError, PolicyRefused, SiteRevoked
 from fedloop_core.federation.rules import PolicyRule
 from fedloop_core.printable import printable
+from fedloop_server.runs.events import LeftOut
 from fedloop_server.runs.replies import NO_TRAFFIC, SiteAnswer, SiteFailure, Traffic
-from fedloop_server.runs.state import LeftOut
 
 __all__ = ["left_out_of", "refused_by_gate", "revoked", "waits_for_a_person"]
 

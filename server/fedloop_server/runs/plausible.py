@@ -11,7 +11,7 @@ import math
 from fedloop_core.errors import UpdateRefused
 from fedloop_core.task.document import Task
 from fedloop_core.task.evaluations import planned_evaluations
-from fedloop_server.runs.state import AnswersMeasured, ErrorsMeasured, Measured, Member, PairsMeasured
+from fedloop_server.runs.events import AnswersMeasured, ErrorsMeasured, Measured, Member, PairsMeasured
 
 __all__ = ["check_measured", "scale_of_evaluations"]
 

@@ -11,11 +11,11 @@ from fedloop_proto.coordination.v1.coordination_pb2 import Instruction, SumDeriv
 from fedloop_server.aggregation.algorithms import Algorithm
 from fedloop_server.aggregation.gate import check_update
 from fedloop_server.runs.answers import evaluation_in, measured_in, spend_in
+from fedloop_server.runs.events import LeftOut, Measured, Member, RoundClosed, SiteSpend, SiteTook
 from fedloop_server.runs.model import RunModel
 from fedloop_server.runs.plausible import check_measured
 from fedloop_server.runs.replies import SiteAnswer
 from fedloop_server.runs.round import RoundProgress
-from fedloop_server.runs.state import LeftOut, Measured, Member, RoundClosed, SiteSpend, SiteTook
 
 __all__ = ["OpenRound", "question_of"]
 

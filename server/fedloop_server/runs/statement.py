@@ -6,8 +6,9 @@ from importlib.metadata import PackageNotFoundError, version
 
 from fedloop_core.artifact import Lineage, PrivacyStatement, SitePrivacy
 from fedloop_server.runs.answers import is_possible
+from fedloop_server.runs.events import SiteSpend
 from fedloop_server.runs.plan import RunPlan
-from fedloop_server.runs.state import RunState, SiteSpend
+from fedloop_server.runs.state import RunState
 
 __all__ = ["latest_spends", "lineage_of", "privacy_of"]
 
