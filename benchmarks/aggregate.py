@@ -264,7 +264,7 @@ def measure(short: bool) -> dict[str, object]:
     }
 
 
-REPLIES_DEPLOYED, HIDDEN_DEPLOYED = {False: (5, 50), True: (2, 6)}, {False: 5000, True: 700}  # by --short
+REPLIES_DEPLOYED, HIDDEN_DEPLOYED = {False: (5, 50), True: (2, 8)}, {False: 5000, True: 1500}  # by --short
 
 
 def measure_deployed(short: bool) -> dict[str, object]:

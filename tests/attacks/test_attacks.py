@@ -151,7 +151,7 @@ def _by_ours(scene: Scene) -> tuple[str, str]:
 WATCHES: dict[str, tuple[Callable[[Scene], tuple[str, str]], tuple[str, str], str]] = {
     "without a certificate": (lambda s: s.stranger.watch(), ("UNAVAILABLE", ""), "PEER_DID_NOT_RETURN_A_CERTIFICATE"),
     "with a certificate of another authority": (_by_another, ("UNAVAILABLE", ""), "CERTIFICATE_VERIFY_FAILED"),
-    "with one that no site was given": (_by_ours, ("PERMISSION_DENIED", "FL-TRUST-008"), "that no site was given"),
+    "with one that no site was given": (_by_ours, ("UNAUTHENTICATED", "FL-TRUST-005"), "that no site was given"),
     "with one of a revoked site": (
         lambda s: s.stranger.watch(s.east.key, s.east.certificate), ("PERMISSION_DENIED", "FL-TRUST-008"), "east",
     ),

@@ -74,7 +74,7 @@ def test_a_serverapp_does_not_grow_with_the_number_of_replies() -> None:
     )
     assert ran.returncode == 0, ran.stderr[-2000:]
     deployed = json.loads(ran.stdout)["deployed"]
-    assert [told["replies"] for told in deployed["rounds"]] == [2, 6]
+    assert [told["replies"] for told in deployed["rounds"]] == [2, 8]
     model = deployed["rounds"][0]["model_bytes"]
     few, many = (told["serverapp_models"] * model for told in deployed["rounds"])
-    assert abs(many - few) < 2 * model  # three times the replies; what the allocator keeps is of that order here
+    assert abs(many - few) < 2 * model  # what six more replies weigh is three times that; the allocator keeps some of it

@@ -100,10 +100,15 @@ class Federation(Deployment):
 
     def restart(self, of: str, *names: str) -> None:
         """Ends processes, where they have not ended by themselves, and waits until the supervisor has started them anew."""
-        before = self.processes(of)
+        before = self._started(of)
         for name in set(names) & set(before):
             os.kill(before[name], signal.SIGTERM)
-        self.until(f"{names} of {of} are new", lambda: all(_new(self.processes(of), before, name) for name in names))
+        self.until(f"{names} of {of} are new", lambda: all(_new(self._started(of), before, name) for name in names))
+
+    def _started(self, of: str) -> dict[str, int]:
+        """Process ids by name, also of those that do not stay up long enough to count as running."""
+        told = json.loads((self.folder_of(of) / "supervisor.json").read_bytes())
+        return {process["name"]: process["pid"] for process in told["processes"] if process["pid"] is not None}
 
     @contextmanager
     def halted(self, of: str, name: str) -> Iterator[None]:
