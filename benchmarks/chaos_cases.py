@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import signal
@@ -12,7 +13,7 @@ from enum import StrEnum
 
 from chaos_scene import COORDINATOR, SITES, Scene, children_of
 
-__all__ = ["CASES", "CHAINED", "SHORT", "Case", "Phase", "Victim", "kill", "revive", "wait_for_phase"]
+__all__ = ["CASES", "CHAINED", "SHORT", "Case", "Phase", "Victim", "kill", "let_go", "revive", "wait_for_phase"]
 
 _PATIENCE = 300.0
 _QUICK = 0.002  # seconds between looks
@@ -101,6 +102,8 @@ def wait_for_phase(
 ) -> None:
     """Returns when the run is in the phase, in a certain round where the phase belongs to a round.
 
+    A ServerApp that writes a checkpoint is halted in it, until ``let_go``.
+
     Args:
         scene: the deployment.
         run_id: the run.
@@ -136,8 +139,14 @@ def wait_for_phase(
         case Phase.CHECKPOINTING:
             _until_opened(scene, run_id, number)
             _until(phase, lambda: _writes(scene, run_id, number))
+            _signal_driver(scene, run_id, signal.SIGSTOP)  # it takes some milliseconds only
         case Phase.EXPORTING:
             _until(phase, lambda: scene.last(run_id) == "version-registered" and _converts(scene, run_id))
+
+
+def let_go(scene: Scene, run_id: str) -> None:
+    """Lets a ServerApp that was halted go on, if it lives."""
+    _signal_driver(scene, run_id, signal.SIGCONT)
 
 
 def kill(scene: Scene, victim: Victim, run_id: str) -> None:
@@ -173,6 +182,13 @@ def _find(scene: Scene, victim: Victim, run_id: str) -> int | None:
         return scene.client_app(SITES[0])
     of, name = (COORDINATOR, _AT_COORDINATOR.get(victim)) if victim in _AT_COORDINATOR else (SITES[0], _AT_SITE[victim])
     return scene.processes(of).get(str(name))
+
+
+def _signal_driver(scene: Scene, run_id: str, number: signal.Signals) -> None:
+    driver = scene.driver(run_id)
+    if driver is not None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(driver, number)
 
 
 def _until(phase: Phase, holds: Callable[[], bool]) -> None:

@@ -20,7 +20,7 @@ from pathlib import Path
 from subprocess import TimeoutExpired
 from typing import Any
 
-from chaos_cases import CHAINED, Case, Phase, kill, revive, wait_for_phase
+from chaos_cases import CHAINED, Case, Phase, kill, let_go, revive, wait_for_phase
 from chaos_moves import MOVES, ROUNDS
 from chaos_scene import SITES, Scene, scene
 from deployment import CommandFailed
@@ -153,8 +153,11 @@ def _chain(place: Scene, chain: tuple[Case, ...], name: str, whole: Whole) -> li
         run_id = place.begin_run(name, rounds, private=private, export=exports)
         for number, case in enumerate(chain, 2):
             wait_for_phase(place, run_id, case.phase, number, before, random.Random(number))  # noqa: S311
-            kill(place, case.victim, run_id)
-            kills.append(_Kill(case, time.time(), len(place.journal(run_id))))
+            try:
+                kill(place, case.victim, run_id)
+                kills.append(_Kill(case, time.time(), len(place.journal(run_id))))
+            finally:
+                let_go(place, run_id)
             revive(place, case.victim)
             if case.phase in CHAINED:
                 place.wait_for_rounds(run_id, number, _END_SECONDS)
@@ -183,8 +186,12 @@ def _outcome(died: _Kill, journal: Sequence[dict[str, Any]], whole: Whole) -> Ou
     back = after[ends[0]]["unix"] if ends else died.unix
     tried = after[: ends[0]] if ends else after
     attempts = sum(1 for event in tried if event["event"] == "attempt-started")
-    wrong = () if right else (f"other weights after round {judged['round']} than in the uninterrupted run",)
+    wrong: tuple[str, ...] = (
+        () if right else (f"other weights after round {judged['round']} than in the uninterrupted run",)
+    )
     at = str(before[-1]["event"]) if before else "nothing"
+    if died.case.phase is Phase.CHECKPOINTING and at != "round-opened":
+        wrong = (*wrong, "the round had closed before the kill, which proves nothing")
     return Outcome(died.case.name, at, max(back - died.unix, 0.0), attempts, wrong)
 
 
