@@ -71,6 +71,11 @@ def test_a_reservation_stands_in_full_until_it_is_settled(ledger: Ledger) -> Non
     assert ledger.charges("original", "another") == ()
 
 
+def test_a_reservation_of_which_nothing_was_executed_costs_nothing(ledger: Ledger) -> None:
+    ledger.settle(ledger.reserve(RUN, ("original",), "run", "training"), steps(0))
+    assert ledger.spend("original").epsilon == 0
+
+
 BAD_SETTLEMENTS: dict[str, Charge] = {
     "more steps": steps(1001),
     "more noise than there was": RUN.model_copy(update={"noise_multiplier": 2.0}),

@@ -12,7 +12,7 @@ from dp_accounting import rdp
 from dp_accounting.rdp.rdp_privacy_accountant import DEFAULT_RDP_ORDERS
 from numpy.typing import NDArray
 
-from fedloop_clients.privacy.charges import Charge, NonPrivateCharge, PureCharge
+from fedloop_clients.privacy.charges import Charge, GaussianCharge, NonPrivateCharge, PureCharge, SampledGaussianCharge
 from fedloop_core.errors import PrivacyParameterInvalid
 
 __all__ = ["ORDERS", "check_delta", "conversion", "curve", "epsilon", "epsilon_at", "rdp_at", "registered_order"]
@@ -103,6 +103,8 @@ def check_delta(delta: float, units: int) -> None:
 
 def _divergence(charge: Charge, orders: tuple[float, ...]) -> NDArray[np.float64]:
     """RDP at each order. Orders whose series does not converge are infinite, which is safe, so no log line is needed."""
+    if _is_nothing(charge):
+        return np.zeros(len(orders))  # the library composes no event 0 times
     log = logging.getLogger("absl")
     log.addFilter(_is_news)
     try:
@@ -111,6 +113,14 @@ def _divergence(charge: Charge, orders: tuple[float, ...]) -> NDArray[np.float64
         log.removeFilter(_is_news)
     # The library gives the curve through this attribute alone.
     return np.maximum(np.asarray(accountant._rdp, dtype=np.float64), 0.0)  # noqa: SLF001
+
+
+def _is_nothing(charge: Charge) -> bool:
+    match charge:
+        case SampledGaussianCharge(steps=0) | GaussianCharge(count=0) | PureCharge(count=0):
+            return True
+        case _:
+            return False
 
 
 def _is_news(record: logging.LogRecord) -> bool:

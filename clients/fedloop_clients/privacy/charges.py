@@ -64,13 +64,17 @@ class PureCharge(Strict):
     epsilon: Positive
     count: Count = 1
 
+    @property
+    def answer_at_random(self) -> float:
+        """The share of answers that binary randomised response of this epsilon draws at random."""
+        return 2 * math.exp(-self.epsilon) / (1 + math.exp(-self.epsilon))
+
     def accountant(self, orders: tuple[float, ...]) -> rdp.RdpAccountant:
         """An accountant that holds this charge alone.
 
         The relation is nominal: the pair of answers of randomised response is the dominating pair itself.
         """
-        answer_at_random = 2 * math.exp(-self.epsilon) / (1 + math.exp(-self.epsilon))
-        event = dp_accounting.RandomizedResponseDpEvent(answer_at_random, 2)
+        event = dp_accounting.RandomizedResponseDpEvent(self.answer_at_random, 2)
         relation = dp_accounting.NeighboringRelation.REPLACE_ONE
         return rdp.RdpAccountant(orders, relation).compose(event, self.count)
 
