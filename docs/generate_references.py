@@ -1,5 +1,5 @@
 # ruff: noqa: INP001  a script beside the pages that it writes
-"""Writes the tables of task-file.md, summary.md and errors.md from the code, or checks that they are fresh.
+"""Writes the tables of task-file.md, summary.md, errors.md and aggregation.md from the code, or checks that they are fresh.
 
 Usage: ``python docs/generate_references.py [--check]``.
 
@@ -26,6 +26,7 @@ from pydantic.fields import FieldInfo
 
 from fedloop_core.errors import FedloopError
 from fedloop_core.task import Task
+from fedloop_core.task.combinations import COMBINATIONS
 from fedloop_simulations.summary import Summary
 
 DOCS = Path(__file__).parent
@@ -63,7 +64,7 @@ def models_in(annotation: object) -> Iterator[type[BaseModel]]:
 
 def kind_of(model: type[BaseModel]) -> str:
     """The value of the key that tells a model from its alternatives, as ``kind = "mlp"``; "" where there is none."""
-    for name in ("kind", "algorithm"):
+    for name in ("kind", "algorithm", "rule"):
         field = model.model_fields.get(name)
         values = get_args(field.annotation) if field is not None else ()
         if field is not None and len(values) == 1:
@@ -187,6 +188,13 @@ def error_table() -> Iterator[str]:
     yield "\n".join(lines)
 
 
+def combination_table() -> Iterator[str]:
+    """Which protections go together, and why."""
+    lines = ["| | with | | because |", "|---|---|---|---|"]
+    lines += [f"| {pair.first} | {pair.second} | {pair.fit.value} | {pair.why} |" for pair in COMBINATIONS]
+    yield "\n".join(lines)
+
+
 def _errors(root: type[FedloopError]) -> Iterator[type[FedloopError]]:
     for error in root.__subclasses__():
         yield error
@@ -246,6 +254,7 @@ def pages() -> dict[Path, str]:
         "task-file.md": lambda: task_tables(meanings),
         "summary.md": lambda: summary_tables(meanings),
         "errors.md": error_table,
+        "aggregation.md": combination_table,
     }
     written = {DOCS / name: fresh(DOCS / name, table()) for name, table in tables.items()}
     if unused := meanings.unused():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fedloop_core.schema import ClassLabel, RegressionLabel, SurvivalLabel, label_columns
+from fedloop_core.task.combinations import cautions
 from fedloop_core.task.document import CustomModel, FederatedAveraging, Task
 
 __all__ = ["advice_on"]
@@ -14,7 +15,7 @@ _WEAK_EPSILON = 10.0
 
 def advice_on(task: Task) -> tuple[str, ...]:
     """Warnings about a sound task, each a sentence."""
-    return (*_on_privacy(task), *_on_columns(task), *_on_rounds(task), *_on_release(task))
+    return (*_on_privacy(task), *cautions(task.parts), *_on_columns(task), *_on_rounds(task), *_on_release(task))
 
 
 def _on_privacy(task: Task) -> Iterator[str]:

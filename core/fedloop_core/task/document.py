@@ -25,6 +25,8 @@ from fedloop_core.schema import (
     misplaced_names,
 )
 from fedloop_core.strict import Misfit, Place, Strict
+from fedloop_core.task.aggregation import Aggregation, Mean, RobustRule
+from fedloop_core.task.combinations import Part, misfits
 
 __all__ = [
     "CnnModel",
@@ -210,9 +212,13 @@ class DataGate(Strict):
 
 
 class UpdateGate(Strict):
-    """An update beyond ``maximum_norm`` (L2, of the update as sent) is refused."""
+    """An update beyond ``maximum_norm`` (L2, of the update as sent) is refused.
+
+    One longer than ``norm_bound`` times the median norm of the updates of recent rounds is scaled down to that; inf: none is.
+    """
 
     maximum_norm: Positive = 1000.0
+    norm_bound: Annotated[float, Field(ge=1)] = 10.0
 
 
 class QualityGate(Strict):
@@ -304,6 +310,7 @@ class Task(Strict):
     training: Training = FederatedAveraging(algorithm="fedavg")
     privacy: Privacy
     rounds: Rounds = Rounds()
+    aggregation: Aggregation = Mean()
     gates: Gates = Gates()
     export: Export = Export()
     rollout: Rollout = Rollout()
@@ -316,6 +323,7 @@ class Task(Strict):
             *misplaced_names(self.features, self.label),
             *self._model_misfits(),
             *self._training_misfits(),
+            *self._aggregation_misfits(),
             *self._gate_misfits(),
         ]
         if problems:
@@ -346,6 +354,19 @@ class Task(Strict):
             why = "a survival label is trained by a partial likelihood over batches, which clipping does not bound"
             yield ("privacy", "epsilon"), f"{why}: it needs privacy.epsilon = inf"
 
+    def _aggregation_misfits(self) -> Iterator[tuple[Place, str]]:
+        """Protections that cancel each other, and a rule that no round of this task could have updates enough for."""
+        for sentence in misfits(self.parts):
+            yield ("aggregation", "rule"), sentence
+        rule, most = self.aggregation, self.rounds.sites_per_round
+        if not isinstance(rule, RobustRule):
+            return
+        if isinstance(self.training, NewtonRaphson):
+            yield ("aggregation", "rule"), f"training 'newton' adds sums over rows, which {rule.rule} cannot stand for"
+        if most is not None and most < rule.least_updates:
+            need = f"{rule.rule} with {rule.faulty_sites} faulty sites needs {rule.least_updates} updates ({rule.condition()})"
+            yield ("rounds", "sites_per_round"), f"{need}; rounds.sites_per_round asks {most} sites"
+
     def _gate_misfits(self) -> Iterator[tuple[Place, str]]:
         """Bounds that no site could meet, and those that this label's models could never meet or break."""
         data, gate = self.gates.data, self.gates.quality
@@ -367,6 +388,17 @@ class Task(Strict):
     def feature_schema(self) -> FeatureSchema:
         """Features and label together, which fit since the task was checked."""
         return FeatureSchema.model_construct(features=self.features, label=self.label)
+
+    @property
+    def parts(self) -> frozenset[Part]:
+        """The protections that the task asks for, and its rule."""
+        asked = {
+            Part(self.aggregation.rule): True,
+            Part.SITE_NOISE: self.privacy.private,
+            Part.WEIGHTS_BY_ROWS: self.rounds.weighting == "rows",
+            Part.NORM_BOUND: math.isfinite(self.gates.update.norm_bound),
+        }
+        return frozenset(part for part, is_asked in asked.items() if is_asked)
 
     def canonical(self) -> bytes:
         """The document as canonical JSON: what is stored, sent and digested."""

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["PATTERNS", "Mistake", "mistakes_of"]
 
-_TAGS = ("kind", "algorithm")
+_TAGS = ("kind", "algorithm", "rule")
 
 PATTERNS: Mapping[str, str] = {
     r"^[A-Za-z][A-Za-z0-9_\-]*$": "must begin with a letter and hold letters, digits, '_' and '-' only",
