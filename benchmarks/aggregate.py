@@ -149,7 +149,7 @@ def _probes(flat: Floats) -> tuple[float, ...]:
 def ours(size: Size) -> Measured:
     """The update gate, the fixed-point sum and the step of FedAvg."""
     from fedloop_core.task.document import FederatedAveraging
-    from fedloop_server.aggregation import check_update
+    from fedloop_core.update_gate import check_update
     from fedloop_server.aggregation.algorithms import Averaging
 
     replies, flat = Replies(size), start_model(size)

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from fedloop_core.arrays import ArraySpec
 from fedloop_core.errors import RunError, UpdateRefused
-from fedloop_server.aggregation import FixedPointSum, check_update
+from fedloop_core.update_gate import check_update
+from fedloop_server.aggregation import FixedPointSum
 
 Reply = tuple[dict[str, np.ndarray], int]
 

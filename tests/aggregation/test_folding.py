@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from fedloop_core.arrays import ArraySpec
 from fedloop_core.errors import RunError, UpdateRefused
 from fedloop_core.task.document import FederatedAveraging, NewtonRaphson
+from fedloop_core.update_gate import norm
 from fedloop_server.aggregation import FixedPointSum
 from fedloop_server.aggregation.algorithms import Algorithm, Averaging, Newton
-from fedloop_server.aggregation.gate import norm
 
 Arrays = dict[str, NDArray[np.generic]]
 

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from fedloop_core.arrays import NamedArrays, digest
 from fedloop_core.shuffling import seed_of_round
 from fedloop_core.task.document import NewtonRaphson, Task
+from fedloop_core.update_gate import check_update
 from fedloop_proto.coordination.v1.coordination_pb2 import Instruction, SumDerivatives, TrainLocally
 from fedloop_server.aggregation.algorithms import Algorithm
-from fedloop_server.aggregation.gate import check_update
 from fedloop_server.runs.answers import evaluation_in, measured_in, spend_in
 from fedloop_server.runs.events import LeftOut, Measured, Member, RoundClosed, SiteSpend, SiteTook
 from fedloop_server.runs.model import RunModel

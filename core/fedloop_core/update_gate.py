@@ -1,4 +1,4 @@
-"""The update gate: what a reply must be before it touches the sum."""
+"""The update gate: what an update must be before it touches a sum, at the coordinator, and before it is masked, at a site."""
 
 from __future__ import annotations
 
