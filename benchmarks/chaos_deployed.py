@@ -49,7 +49,8 @@ class Whole:
 class Outcome:
     """One case. ``wrong`` is empty when all holds.
 
-    ``at``: the newest event when the victim died; ``outage_seconds``: from then to the next round or the end of the run;
+    ``at``: the newest event when the victim died; ``outage_seconds``: from then to the close of the round or the end of the run;
+    0 where the round closed as if nothing had happened, which a checkpoint does that nobody else takes part in;
     ``attempts``: those that began meanwhile.
     """
 
