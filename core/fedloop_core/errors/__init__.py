@@ -54,6 +54,7 @@ from fedloop_core.errors.privacy import (
     LedgerRolledBack,
     PrivacyError,
     PrivacyParameterInvalid,
+    SecureAggregationRefused,
 )
 from fedloop_core.errors.process import AlreadyRunning, ProcessError, ProcessFailed
 from fedloop_core.errors.release import (
@@ -154,6 +155,7 @@ __all__ = [
     "RunCancelled",
     "RunError",
     "RuntimeUnavailable",
+    "SecureAggregationRefused",
     "SettingsError",
     "SettingsInvalid",
     "SiteRevoked",

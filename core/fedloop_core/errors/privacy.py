@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from fedloop_core.errors.root import FedloopError
 
-__all__ = ["BudgetExhausted", "BudgetFixed", "LedgerRolledBack", "PrivacyError", "PrivacyParameterInvalid"]
+__all__ = [
+    "BudgetExhausted",
+    "BudgetFixed",
+    "LedgerRolledBack",
+    "PrivacyError",
+    "PrivacyParameterInvalid",
+    "SecureAggregationRefused",
+]
 
 
 class PrivacyError(FedloopError):
@@ -37,3 +44,10 @@ class BudgetFixed(PrivacyError):
     """A site's settings name another budget for rows whose block is open: its budget is for life."""
 
     code = "FL-PRIV-004"
+
+
+class SecureAggregationRefused(PrivacyError):
+    """A message of secure aggregation that does not fit, or that a site's floors forbid; ``reason`` says which, ``peer`` whose it is."""
+
+    code = "FL-PRIV-010"
+    wire_fields = frozenset({"reason", "peer"})
