@@ -13,7 +13,7 @@ from fedloop_core.errors import RunError, UpdateRefused
 from fedloop_core.task.document import FederatedAveraging, NewtonRaphson
 from fedloop_core.update_gate import norm
 from fedloop_server.aggregation import FixedPointSum
-from fedloop_server.aggregation.algorithms import Algorithm, Averaging, Newton
+from fedloop_server.aggregation.algorithms import Averaging, Newton
 
 Arrays = dict[str, NDArray[np.generic]]
 
@@ -90,7 +90,7 @@ MILLION = 1_000_000
     ids=["a thousand sites of a million rows", "their derivatives"],
 )
 def test_a_federation_that_cannot_be_summed_is_told_before_it_trains(
-    algorithm: Algorithm, fits: int, too_much: int
+    algorithm: Averaging | Newton, fits: int, too_much: int
 ) -> None:
     model: Arrays = {"theta": np.zeros(3, np.float32)}
     algorithm.accumulator(model, fits)

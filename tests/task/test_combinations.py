@@ -120,7 +120,8 @@ def test_a_rule_that_no_round_could_have_updates_enough_for_is_a_mistake(rule: s
     with pytest.raises(TaskInvalid) as raised:
         with_sites(least - 1)
     (problem,) = raised.value.problems
-    assert problem.startswith(f"task.toml:16:1: {rule} with {faulty} faulty sites needs {least} updates (n >= ")
+    many = "site" if faulty == 1 else "sites"
+    assert problem.startswith(f"task.toml:16:1: {rule} with {faulty} faulty {many} needs {least} updates (n >= ")
     assert problem.endswith(f"rounds.sites_per_round asks {least - 1} sites.")
 
 

@@ -74,6 +74,7 @@ from fedloop_core.errors.run import (
     RunBusy,
     RunCancelled,
     RunError,
+    TooFewUpdates,
     UpdateError,
     UpdateRefused,
 )
@@ -165,6 +166,7 @@ __all__ = [
     "TaskInvalid",
     "TaskUnreadable",
     "TooFewRows",
+    "TooFewUpdates",
     "TrustError",
     "UpdateError",
     "UpdateRefused",

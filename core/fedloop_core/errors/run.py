@@ -12,6 +12,7 @@ __all__ = [
     "RunBusy",
     "RunCancelled",
     "RunError",
+    "TooFewUpdates",
     "UpdateError",
     "UpdateRefused",
 ]
@@ -28,6 +29,12 @@ class QuorumNotReached(RunError):
     """Fewer sites answered within the deadline than the task asks for; names those left out and why."""
 
     code = "FL-RUN-001"
+
+
+class TooFewUpdates(QuorumNotReached):
+    """Fewer updates came, or weigh less, than the task's rule needs to withstand as many faulty sites as it names."""
+
+    code = "FL-RUN-007"
 
 
 class QualityGateFailed(RunError):

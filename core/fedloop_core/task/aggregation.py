@@ -42,6 +42,7 @@ class RobustRule(Strict):
     beside: ClassVar[int]
     weighted: ClassVar[bool] = False
 
+    rule: str
     faulty_sites: Annotated[int, Field(ge=1, le=1_000_000)] = 1
 
     @property
@@ -49,10 +50,12 @@ class RobustRule(Strict):
         """Updates that a round needs."""
         return self.per_faulty * self.faulty_sites + self.beside
 
-    @classmethod
-    def condition(cls) -> str:
-        """What n and f must fulfil, as a formula."""
-        return f"n >= {cls.per_faulty}f + {cls.beside}"
+    @property
+    def need(self) -> str:
+        """How many updates it needs, and why, without a full stop."""
+        many = "site" if self.faulty_sites == 1 else "sites"
+        formula = f"n >= {self.per_faulty}f + {self.beside}"
+        return f"{self.rule} with {self.faulty_sites} faulty {many} needs {self.least_updates} updates ({formula})"
 
 
 class GeometricMedian(RobustRule):
@@ -93,7 +96,7 @@ class Krum(RobustRule):
 
 
 class MultiKrum(RobustRule):
-    """The mean of the n - f updates that Krum ranks first (Blanchard 2017, arXiv 1703.02757)."""
+    """The mean of the n - f - 2 updates that Krum ranks first (Blanchard 2017, arXiv 1703.02757)."""
 
     per_faulty: ClassVar[int] = 2
     beside: ClassVar[int] = 3

@@ -364,8 +364,7 @@ class Task(Strict):
         if isinstance(self.training, NewtonRaphson):
             yield ("aggregation", "rule"), f"training 'newton' adds sums over rows, which {rule.rule} cannot stand for"
         if most is not None and most < rule.least_updates:
-            need = f"{rule.rule} with {rule.faulty_sites} faulty sites needs {rule.least_updates} updates ({rule.condition()})"
-            yield ("rounds", "sites_per_round"), f"{need}; rounds.sites_per_round asks {most} sites"
+            yield ("rounds", "sites_per_round"), f"{rule.need}; rounds.sites_per_round asks {most} sites"
 
     def _gate_misfits(self) -> Iterator[tuple[Place, str]]:
         """Bounds that no site could meet, and those that this label's models could never meet or break."""

@@ -6,6 +6,7 @@ differences: a distance between two near updates is exact however far from 0 bot
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -15,7 +16,7 @@ from fedloop_server.aggregation.pieces import Matrix, pieces
 
 __all__ = ["geometric_median", "krum_order", "squared_distances"]
 
-_SMOOTHING = 1e-6  # of the median distance: the nu of RFA, as a share so that the unit of the updates does not matter
+_SMOOTHING = 1e-6  # of how far updates lie apart: the nu of RFA, as a share so that their unit does not matter
 _MOST_STEPS = 2000  # of Weiszfeld; each costs n * n
 _STILL = 1e-13  # change of the shares at which it stands still
 
@@ -63,20 +64,27 @@ def geometric_median(distances: Matrix, weights: NDArray[np.float64]) -> NDArray
     the shares, and the distances from the point to the updates follow from those between updates.
     """
     agreed = weights / weights.sum()
-    shares = agreed
-    nearest = 0.0
+    shares: NDArray[np.float64] = agreed
+    nearest = _SMOOTHING * _spread(distances)
+    if nearest == 0.0:
+        return shares  # they are all the same
     for _ in range(_MOST_STEPS):
         towards = distances @ shares
-        squared = np.maximum(towards - 0.5 * float(shares @ towards), 0.0)
-        apart = np.sqrt(squared)
-        if nearest == 0.0:
-            nearest = _SMOOTHING * float(np.median(apart))
-            if nearest == 0.0:
-                nearest = float(np.finfo(np.float64).tiny)
+        apart = np.sqrt(np.maximum(towards - 0.5 * float(shares @ towards), 0.0))
         pull = agreed / np.maximum(apart, nearest)
-        moved = pull / pull.sum()
+        moved: NDArray[np.float64] = pull / pull.sum()
         still = float(np.abs(moved - shares).max()) <= _STILL
         shares = moved
         if still:
             break
     return shares
+
+
+def _spread(distances: Matrix) -> float:
+    """Radius of the smallest ball around an update that holds half of them, which less than half cannot widen.
+
+    Where half of them are one and the same: the smallest distance that is none of theirs.
+    """
+    radius = math.sqrt(float(np.median(distances, axis=1).min()))
+    apart = distances[distances > 0]
+    return radius or (math.sqrt(float(apart.min())) if apart.size else 0.0)

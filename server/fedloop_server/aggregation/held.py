@@ -101,11 +101,9 @@ def _order(held: list[_Held]) -> list[int]:
     )
 
 
-def _moved(
-    model: NamedArrays, combined: NDArray[np.float64], rate: float
-) -> Iterator[tuple[str, NDArray[np.generic]]]:
+def _moved(model: NamedArrays, combined: NDArray[np.float64], rate: float) -> Iterator[tuple[str, NDArray[np.generic]]]:
     start = 0
     for name, array in model.items():
         move = combined[start : start + array.size].reshape(array.shape)
         start += array.size
-        yield name, np.asarray(array + rate * move, dtype=np.float64).astype(array.dtype)
+        yield name, np.add(array, rate * move, dtype=np.float64).astype(array.dtype)

@@ -24,7 +24,7 @@ from fedloop_core.task.aggregation import (
 )
 from fedloop_server.aggregation.coordinates import mean_near_median, trimmed_mean
 from fedloop_server.aggregation.distances import geometric_median, krum_order, squared_distances
-from fedloop_server.aggregation.pieces import Matrix
+from fedloop_server.aggregation.pieces import Matrix, pieces
 
 __all__ = ["Combined", "combine", "require_updates"]
 
@@ -37,19 +37,19 @@ class Combined:
     shares: tuple[float, ...]
 
 
-def require_updates(rule: RobustRule, count: int) -> None:
-    """Checks the rule's condition on the number of updates.
+def require_updates(rule: RobustRule, weights: Sequence[int]) -> None:
+    """Checks the rule's conditions on the number of updates and on their agreed weights.
 
     Raises:
-        TooFewUpdates: there are fewer than it needs to withstand as many faulty sites.
+        TooFewUpdates: there are fewer than it needs, or the heaviest would decide alone.
     """
-    if count < rule.least_updates:
-        many = "site" if rule.faulty_sites == 1 else "sites"
+    if len(weights) < rule.least_updates:
         raise TooFewUpdates(
-            f"{rule.rule} with {rule.faulty_sites} faulty {many} needs {rule.least_updates} updates ({rule.condition()}); "
-            f"there are {count}.",
+            f"{rule.need}; there are {len(weights)}.",
             hint="Wait for more sites, lower aggregation.faulty_sites, or choose a rule that needs fewer.",
         )
+    if rule.weighted:
+        _require_majority(rule, weights)
 
 
 def combine(rule: RobustRule, updates: Sequence[NDArray[np.floating]], weights: Sequence[int]) -> Combined:
@@ -66,7 +66,7 @@ def combine(rule: RobustRule, updates: Sequence[NDArray[np.floating]], weights: 
         UpdateRefused: one has values that are not finite.
         RunError: they are so long that distances between them overflow.
     """
-    require_updates(rule, len(updates))
+    require_updates(rule, weights)
     for update in updates:
         if not np.isfinite(update).all():
             raise UpdateRefused("an update holds values that are not finite.", reason="not-finite")
@@ -75,10 +75,8 @@ def combine(rule: RobustRule, updates: Sequence[NDArray[np.floating]], weights: 
             return _combined(*trimmed_mean(updates, faulty))
         case Median():
             return _combined(*trimmed_mean(updates, (len(updates) - 1) // 2))
-        case GeometricMedian(faulty_sites=faulty):
-            agreed = np.asarray(weights, dtype=np.float64)
-            _require_majority(agreed, faulty)
-            shares = geometric_median(_distances(updates), agreed)
+        case GeometricMedian():
+            shares = geometric_median(_distances(updates), np.asarray(weights, dtype=np.float64))
             return Combined(_mean(updates, shares), tuple(shares.tolist()))
         case Krum(faulty_sites=faulty):
             return _chosen(updates, krum_order(_distances(updates), faulty, 1, again=False))
@@ -111,10 +109,12 @@ def _chosen(updates: Sequence[NDArray[np.floating]], places: Sequence[int]) -> C
 
 def _mean(updates: Sequence[NDArray[np.floating]], shares: NDArray[np.float64]) -> NDArray[np.float64]:
     """The mean by these shares, added in the order of the updates; those without a share are not touched."""
-    mean = np.zeros(updates[0].size)
-    for update, share in zip(updates, shares, strict=True):
-        if share > 0:
-            mean += np.multiply(update, share, dtype=np.float64)
+    counting = [place for place, share in enumerate(shares) if share > 0]
+    mean = np.empty(updates[0].size)
+    start = 0
+    for part in pieces([updates[place] for place in counting], np.float64):
+        np.matmul(shares[counting], part, out=mean[start : start + part.shape[1]])
+        start += part.shape[1]
     return mean
 
 
@@ -126,12 +126,12 @@ def _distances(updates: Sequence[NDArray[np.floating]]) -> Matrix:
     return found
 
 
-def _require_majority(weights: NDArray[np.float64], faulty: int) -> None:
-    """The heaviest ``faulty`` updates must weigh less than the others, or they alone decide where the median is."""
-    heaviest = float(np.sort(weights)[-faulty:].sum())
-    if 2 * heaviest >= float(weights.sum()):
+def _require_majority(rule: RobustRule, weights: Sequence[int]) -> None:
+    faulty = rule.faulty_sites
+    heaviest, total = sum(sorted(weights)[-faulty:]), sum(weights)
+    if 2 * heaviest >= total:
         many = "update weighs" if faulty == 1 else f"{faulty} updates weigh"
         raise TooFewUpdates(
-            f"geometric-median: the heaviest {many} {heaviest:g} of {weights.sum():g}; {faulty} faulty of them would decide alone.",
+            f"{rule.rule}: the heaviest {many} {heaviest} of {total}, so that faulty ones could decide alone.",
             hint='Weigh sites equally (rounds.weighting = "equal"), wait for more sites, or lower aggregation.faulty_sites.',
         )

@@ -14,11 +14,20 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import numpy as np
 
 from fedloop_core.arrays import ArraySpec, NamedArrays, digest
-from fedloop_core.errors import ContentDamaged, QuorumNotReached, RunError, SiteRevoked, UpdateRefused
+from fedloop_core.errors import (
+    ContentDamaged,
+    QuorumNotReached,
+    RunError,
+    SiteRevoked,
+    TooFewUpdates,
+    UpdateRefused,
+)
+from fedloop_core.task.aggregation import RobustRule
 from fedloop_core.task.document import Task
 from fedloop_proto.coordination.v1.coordination_pb2 import CollectMoments, Instruction
 from fedloop_server.aggregation.algorithms import algorithm_of
 from fedloop_server.aggregation.fixed_point import FixedPointSum
+from fedloop_server.aggregation.rules import require_updates
 from fedloop_server.runs.events import AttemptStarted, LeftOut, Member, RoundLost, RoundOpened, ScalerFixed, SiteLeftOut
 from fedloop_server.runs.exchange import Exchange
 from fedloop_server.runs.joining import Joining
@@ -74,7 +83,9 @@ class RunDriver:
             ContentDamaged: neither the last checkpoint nor the one before it can be gone on from.
             QuorumNotReached: too few sites at the start or in a round; the journal says who and why.
             RunCancelled: a person wants the run to stop.
+            TooFewUpdates: the sites expected, or those asked, are too few for the task's rule; nobody was asked.
         """
+        self._check_expected()
         self._gather()
         if self._journal.state.phase is Phase.GATHERING:
             self._joining.describe_all()
@@ -85,6 +96,14 @@ class RunDriver:
         while self._journal.state.completed_rounds < self._task.rounds.count:
             self._round()
         return self._model.all_arrays()
+
+    def _check_expected(self) -> None:
+        rule, expected = self._task.aggregation, self._plan.expected_sites
+        if isinstance(rule, RobustRule) and expected < rule.least_updates:
+            raise TooFewUpdates(
+                f"{rule.need}; {expected} {'site is' if expected == 1 else 'sites are'} expected.",
+                hint="Wait for more sites, lower aggregation.faulty_sites, or choose a rule that needs fewer.",
+            )
 
     def _gather(self) -> None:
         """Waits for all sites that are expected at the start, and for a quorum when training had begun.
@@ -104,14 +123,14 @@ class RunDriver:
 
     @property
     def _needed(self) -> int:
-        """Sites without which the run does not go on: the quorum of those expected.
+        """Sites without which the run does not go on: the quorum of those expected, and as many as the task's rule needs.
 
         Members that were revoked are no longer expected, unless late ones stand in for them.
         """
         state, expected = self._journal.state, self._plan.expected_sites
         revoked = sum(1 for out in state.barred if out.code == SiteRevoked.code)
         left = min(expected, max(expected, len(state.members)) - revoked)
-        return max(1, math.ceil(self._task.rounds.quorum * left))
+        return max(self._task.aggregation.least_updates, math.ceil(self._task.rounds.quorum * left))
 
     def _check_members(self, number: int) -> None:
         """Stops a run that has too few sites left.
@@ -195,8 +214,11 @@ class RunDriver:
         self._journal.record(RoundOpened(round=number, asked=asked, unix=self._now_unix()))
         rows = sum(member.rows for member in self._journal.state.members)
         chosen = {site: members[site] for site in asked}
-        opened = OpenRound(self._task, number, chosen, self._model, algorithm_of(self._task, rows), self._clock)
+        algorithm, earlier = algorithm_of(self._task, rows), self._journal.state.rounds
+        opened = OpenRound(self._task, number, chosen, self._model, algorithm, self._clock, earlier)
         opened.progress.refused.update(set(asked).difference(answering))
+        if isinstance(self._task.aggregation, RobustRule):
+            require_updates(self._task.aggregation, [chosen[site].weight for site in answering])
         work = question_of(self._task, number, answering, self._plan.seed)
         for reply in self._ask(number, work, self._model.all_arrays(), opened.progress):
             try:
@@ -207,9 +229,11 @@ class RunDriver:
         progress = opened.progress
         if progress.decide(math.inf) is Verdict.FAIL:
             out = self._out_of_round(number)
-            rest = sorted(progress.pending)
-            raise QuorumNotReached(
-                f"round {number}: {len(progress.answered)} of {len(asked)} sites answered; {progress.needed} are needed. "
+            rest, rule = sorted(progress.pending), self._task.aggregation
+            enough = isinstance(rule, RobustRule) and progress.needed == rule.least_updates
+            raise (TooFewUpdates if enough else QuorumNotReached)(
+                f"round {number}: {len(progress.answered)} of {len(asked)} sites answered; {progress.needed} are needed"
+                f"{f': {rule.need}' if isinstance(rule, RobustRule) and enough else ''}. "
                 f"{self._who_waits(out)}{f'Not waited for: {_listed(rest)}. ' if rest else ''}"
                 f"Left out: {_who_is_out(out)}."
             )

@@ -34,6 +34,7 @@ __all__ = [
     "SiteLeftOut",
     "SiteSpend",
     "SiteTook",
+    "UpdateFolded",
     "VersionRegistered",
 ]
 
@@ -75,6 +76,24 @@ class SiteTook(Strict):
     seconds: NotNegative
     bytes_out: Annotated[int, Field(ge=0)]
     bytes_in: Annotated[int, Field(ge=0)]
+
+
+class UpdateFolded(Strict):
+    """What became of a site's update: its L2 norm as it came, and the share of what moved the model that is its own.
+
+    ``bounded_to``: the norm that it was scaled down to; None when it was no longer than the bound. By the mean a share is that of
+    the agreed weight; by a robust rule it is 0 where the rule took nothing.
+    """
+
+    site: str
+    norm: NotNegative
+    bounded_to: NotNegative | None = None
+    share: Annotated[float, Field(ge=0, le=1)]
+
+    @property
+    def folded_norm(self) -> float:
+        """Its norm as it was folded."""
+        return self.norm if self.bounded_to is None else self.bounded_to
 
 
 class AnswersMeasured(Strict):
@@ -189,8 +208,8 @@ class RoundOpened(Strict):
 class RoundClosed(Strict):
     """A round ended and its model is safe: ``checkpoint`` is the file, ``digest`` the arrays' own.
 
-    ``folded`` are the sites whose answers count and ``took`` what each took; ``left_out`` are the others of ``asked``, each
-    with its reason. Seconds: waiting for answers, folding them and moving the model, and writing the checkpoint.
+    ``folded`` are the sites whose answers count, ``updates`` what became of their updates and ``took`` what each took; ``left_out``
+    are the others of ``asked``, each with its reason. Sums that are no updates have none. Seconds: waiting for answers, folding them and moving the model, and writing the checkpoint.
     """
 
     event: Literal["round-closed"] = "round-closed"
@@ -203,6 +222,7 @@ class RoundClosed(Strict):
     asked: tuple[str, ...] = ()
     took: tuple[SiteTook, ...] = ()
     left_out: tuple[LeftOut, ...] = ()
+    updates: tuple[UpdateFolded, ...] = ()
     waiting_seconds: NotNegative = 0.0
     aggregating_seconds: NotNegative = 0.0
     checkpointing_seconds: NotNegative = 0.0

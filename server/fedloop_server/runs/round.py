@@ -21,8 +21,8 @@ class Verdict(enum.Enum):
 class RoundProgress:
     """One open round.
 
-    ``quorum`` is the share of the asked sites whose answers a round needs; ``deadline`` is seconds on the same clock as the
-    ``now`` of ``decide``.
+    ``quorum`` is the share of the asked sites whose answers a round needs, and ``least`` how many it needs however few are asked;
+    ``deadline`` is seconds on the same clock as the ``now`` of ``decide``.
     """
 
     asked: frozenset[str]
@@ -30,11 +30,12 @@ class RoundProgress:
     deadline: float
     answered: set[str] = field(default_factory=set)
     refused: set[str] = field(default_factory=set)
+    least: int = 1
 
     @property
     def needed(self) -> int:
-        """Number of answers that the round needs: at least one."""
-        return max(1, math.ceil(self.quorum * len(self.asked)))
+        """Number of answers that the round needs."""
+        return max(self.least, math.ceil(self.quorum * len(self.asked)))
 
     @property
     def pending(self) -> frozenset[str]:

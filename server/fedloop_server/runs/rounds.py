@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 from fedloop_core.arrays import NamedArrays, digest
 from fedloop_core.shuffling import seed_of_round
@@ -10,8 +11,9 @@ from fedloop_core.task.document import NewtonRaphson, Task
 from fedloop_core.update_gate import check_update
 from fedloop_proto.coordination.v1.coordination_pb2 import Instruction, SumDerivatives, TrainLocally
 from fedloop_server.aggregation.algorithms import Algorithm
+from fedloop_server.aggregation.bounding import bound_from, shortened
 from fedloop_server.runs.answers import evaluation_in, measured_in, spend_in
-from fedloop_server.runs.events import LeftOut, Measured, Member, RoundClosed, SiteSpend, SiteTook
+from fedloop_server.runs.events import LeftOut, Measured, Member, RoundClosed, SiteSpend, SiteTook, UpdateFolded
 from fedloop_server.runs.model import RunModel
 from fedloop_server.runs.plausible import check_measured
 from fedloop_server.runs.replies import SiteAnswer
@@ -32,8 +34,20 @@ def question_of(task: Task, number: int, sites: tuple[str, ...], seed: int) -> d
     return {site: Instruction(train_locally=work) for site in sites}
 
 
+@dataclass(frozen=True)
+class _Length:
+    """The norm of a site's update as it came, and what it was scaled down to."""
+
+    site: str
+    came: float
+    bounded_to: float | None
+
+
 class OpenRound:
-    """Folds answers as they come and keeps nothing of them but the sums and what they say in words and numbers."""
+    """Folds answers as they come and keeps what the algorithm needs of them and what they say in words and numbers.
+
+    ``earlier`` are the rounds that have closed: the bound of this round's norms follows from them.
+    """
 
     def __init__(
         self,
@@ -43,25 +57,33 @@ class OpenRound:
         model: RunModel,
         algorithm: Algorithm,
         clock: Callable[[], float],
+        earlier: Sequence[RoundClosed] = (),
     ) -> None:
         self._task = task
         self._number = number
         self._members = members
         self._model = model
-        self._algorithm = algorithm
         self._clock = clock
         self._began = clock()
         self._ended = self._began
         self._folding = 0.0  # seconds
         rounds = task.rounds
-        self.progress = RoundProgress(frozenset(members), rounds.quorum, self._began + rounds.deadline_seconds)
-        self._sums = algorithm.accumulator(model.trained, sum(member.weight for member in members.values()))
+        self.progress = RoundProgress(
+            frozenset(members),
+            rounds.quorum,
+            self._began + rounds.deadline_seconds,
+            least=task.aggregation.least_updates,
+        )
+        self._fold = algorithm.begin(model.trained, sum(member.weight for member in members.values()))
+        self._bound = _bound(task, earlier)
+        self._lengths: list[_Length] = []
         self._measured: list[Measured] = []
         self._spends: list[SiteSpend] = []
         self._took: list[SiteTook] = []
+        self._updates: tuple[UpdateFolded, ...] = ()
 
     def fold(self, reply: SiteAnswer) -> None:
-        """Adds one answer to the sums.
+        """Adds one answer.
 
         Raises:
             UpdateRefused: it must not be aggregated; nothing of it was.
@@ -72,10 +94,9 @@ class OpenRound:
         for measured in found:
             check_measured(measured, member, self._task)
         if isinstance(self._task.training, NewtonRaphson):
-            self._sums.add(reply.arrays)
+            self._fold.add(reply.arrays)
         else:
-            length = check_update(reply.arrays, self._sums.spec, maximum_norm=self._task.gates.update.maximum_norm)
-            self._sums.add(reply.arrays, member.weight, norm=length)
+            self._lengths.append(self._fold_update(reply, member.weight))
         self.progress.answered.add(reply.site)
         self._measured.extend(found)
         self._spends.extend(spend_in(reply.site, reply.answer))
@@ -90,10 +111,27 @@ class OpenRound:
         )
         self._folding += self._clock() - before
 
+    def _fold_update(self, reply: SiteAnswer, weight: int) -> _Length:
+        came = check_update(reply.arrays, self._fold.spec, maximum_norm=self._task.gates.update.maximum_norm)
+        if self._bound is None or came <= self._bound:
+            self._fold.add(reply.arrays, weight, norm=came)
+            return _Length(reply.site, came, None)
+        self._fold.add(shortened(reply.arrays, came, self._bound), weight, norm=self._bound)
+        return _Length(reply.site, came, self._bound)
+
     def move_model(self) -> NamedArrays:
-        """The step that the sums give; returns all arrays of the model."""
+        """The step that the answers give; returns all arrays of the model.
+
+        Raises:
+            RunError: they give none: the rule's condition does not hold, or they cannot be compared.
+        """
         before = self._clock()
-        self._model.trained = self._algorithm.step(self._model.trained, self._sums)
+        self._model.trained, shares = self._fold.move(self._model.trained)
+        if self._lengths:
+            self._updates = tuple(
+                UpdateFolded(site=of.site, norm=of.came, bounded_to=of.bounded_to, share=min(share, 1.0))
+                for of, share in zip(self._lengths, shares, strict=True)
+            )
         self._ended = self._clock()
         self._waited = max(before - self._began - self._folding, 0.0)
         self._folding += self._ended - before
@@ -118,8 +156,15 @@ class OpenRound:
             asked=tuple(sorted(self.progress.asked)),
             took=tuple(sorted(self._took, key=lambda t: t.site)),
             left_out=left_out,
+            updates=tuple(sorted(self._updates, key=lambda u: u.site)),
             waiting_seconds=self._waited,
             aggregating_seconds=max(self._folding, 0.0),
             checkpointing_seconds=max(checkpointing_seconds, 0.0),
             unix=unix,
         )
+
+
+def _bound(task: Task, earlier: Sequence[RoundClosed]) -> float | None:
+    """The greatest norm of this round's updates, by those of earlier rounds."""
+    told = [{update.site: update.folded_norm for update in closed.updates} for closed in earlier if closed.updates]
+    return bound_from(told, task.gates.update.norm_bound)
