@@ -27,12 +27,15 @@ _ROUNDING = 1e-6  # relative slack when rounds, charged one by one, add up to th
 class RunCharges:
     """The charges of one question of a run at one site's ledger.
 
-    ``held``: the reservations of what was released for it so far, which stand in full until the answer is kept.
+    ``received``: digest of the arrays that came with the question, or nothing. ``held``: the reservations of what was
+    released for it so far, which stand in full until the answer is kept; ``answered``: digests of the arrays of that answer.
     """
 
     ledger: Ledger
     context: RunContext
+    received: bytes = b""
     held: list[Reservation] = field(default_factory=list)
+    answered: list[bytes] = field(default_factory=list)
 
     def plan(self, rounds: int, evaluations: int = 0) -> PrivacyPlan | None:
         """The run's plan, found once from the number of units that the site told; absent when the task is not private.
@@ -111,13 +114,14 @@ class RunCharges:
         """
         run_id = self.context.known.run_id
         if isinstance(charge, NonPrivateCharge):
-            self.ledger.reserve(charge, blocks, run_id, purpose)
+            self.ledger.reserve(charge, blocks, run_id, purpose, self.context.grounds(blocks, self.received))
             return
         reservation = self.ledger.resume(charge, blocks, run_id, purpose)
         if reservation is None:
             for block in blocks:
                 self._check_run(charge, block, purpose)
-            reservation = self.ledger.reserve(charge, blocks, run_id, purpose)
+            grounds = self.context.grounds(blocks, self.received)
+            reservation = self.ledger.reserve(charge, blocks, run_id, purpose, grounds)
         self.held.append(reservation)
 
     def run_epsilon(self, blocks: tuple[str, ...]) -> float:
@@ -136,7 +140,7 @@ class RunCharges:
 
     def _settle(self) -> None:
         for entry in self.entries:
-            self.ledger.settle_in_full(entry)
+            self.ledger.settle_in_full(entry, b"".join(self.answered))
 
     def _check_run(self, charge: Charge, block: str, purpose: str) -> None:
         context = self.context

@@ -274,7 +274,7 @@ class SiteDaemon:
             self._board,
             lambda: self._admission.require_not_declined(instruction.run_id, context.task_digest),
         )
-        charges = RunCharges(self._ledger, context)
+        charges = RunCharges(self._ledger, context, instruction.arrays_digest if arrays else b"")
         with charges.until_kept(watch):
             with self._board.working(Activity(doing, instruction.run_id, instruction.round)):
                 outcome = self._work.perform(charges, instruction, arrays, watch)
@@ -283,6 +283,8 @@ class SiteDaemon:
             )
             getattr(result, RESULTS[kind]).CopyFrom(outcome.result)
             stored = KeptResult(result.SerializeToString(deterministic=True), outcome.arrays)
+            if outcome.arrays:
+                charges.answered.append(result.arrays_digest)
             known = replace(context.known, trained=context.known.trained + (kind in TRAINS))
             self._outbox.store(key, stored, run=known, charged=charges.entries)
             context.known = known

@@ -157,14 +157,16 @@ class SiteHome:
             raise StorageError(f"cannot read {self.fingerprint_secret_file}: {error.strerror}.") from error
 
     def ledger(self) -> Ledger:
-        """The site's ledger, opened; made when it is not there.
+        """The site's ledger, opened; made when it is not there. Signed by the site's key, once it has one.
 
         Raises:
             StorageError: it cannot be opened, or its chain is broken.
         """
         from fedloop_clients.privacy.ledger import Ledger  # here, since accounting takes a second to import
 
-        return Ledger(self.ledger_file, _clock)
+        key = self.signing_key() if self.signing_key_file.exists() else None
+        site = self.membership().site if self.membership_file.exists() else ""
+        return Ledger(self.ledger_file, _clock, site=site, key=key)
 
     def outbox(self) -> Outbox:
         """The site's answers, opened; made when they are not there.

@@ -146,7 +146,7 @@ class SiteWork:
         context.known = replace(context.known, rows_said=told)
         plan = charges.plan(context.task.rounds.count)  # what cannot be planned or paid is refused now, not in a round
         charges.require_room(plan)
-        description.data_fingerprint = context.data.fingerprint(context.training)
+        description.data_fingerprint = context.rows_digest(context.training_blocks)
         description.rows = told
         description.rows_noised = context.task.privacy.private
         return Outcome(description)

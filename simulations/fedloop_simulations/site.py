@@ -77,7 +77,8 @@ class SimulatedSite:
             skipped=rows.skipped,
             read=len(rows.train) + len(rows.evaluation) + parts.stream_rows,
         )
-        self.ledger = Ledger(parts.folder / "ledger.db", _clock)
+        key = rehearsal_key(rows.name)
+        self.ledger = Ledger(parts.folder / "ledger.db", _clock, site=rows.name, key=key)
         self._outbox = Outbox(parts.folder / "outbox.db")
         budget = Budget(epsilon=parts.lifetime_epsilon, delta=parts.task.privacy.delta)
         self._config = SiteConfig(site=rows.name, training_budget=budget, evaluation_budget=budget)
@@ -89,7 +90,7 @@ class SimulatedSite:
             self._noise,
             parts.coordinator_key,
             _clock,
-            signing_key=rehearsal_key(rows.name),
+            signing_key=key,
         )
         self._store = FeedbackStore(parts.folder / "feedback.db", schema)
         self.watch = SiteWatch(parts.task, self._store, self._noise.derive("watch"), parts.observe)

@@ -374,7 +374,7 @@ def test_a_ledger_that_was_altered(joined_home: SiteHome) -> None:
     ledger = joined_home.ledger()
     ledger.open_block("original", 10.0, 1e-6)
     ledger.close()
-    assert "the ledger holds: 1 entries" in only(scene_of(joined_home), "ledger").sentence
+    assert "the ledger holds: 2 entries" in only(scene_of(joined_home), "ledger").sentence
     import sqlite3
 
     with sqlite3.connect(joined_home.ledger_file, isolation_level=None) as connection:

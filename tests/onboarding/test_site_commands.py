@@ -143,9 +143,9 @@ def test_status_shows_all_there_is(coordinator: Coordinator, joined_home: SiteHo
     write_status(joined_home.folder, SiteStatus(unix=5, activity="training", run_id="r1", round=3, hub="no way."))
     joined_home.standing().pause(True)
     told = run_json("status", home=joined_home)
-    assert (told["ledger"]["sequence"], told["paused"], told["daemon"]["run_id"]) == (1, True, "r1")
+    assert (told["ledger"]["sequence"], told["paused"], told["daemon"]["run_id"]) == (2, True, "r1")
     said = run("status", home=joined_home)
-    assert "1 entries, head" in said
+    assert "2 entries, head" in said
     assert "the daemon does not run): training run r1, round 3; no way." in said
     assert "paused: the site refuses all training" in said
 
@@ -258,7 +258,7 @@ def test_a_ledger_that_was_put_back_is_accepted_by_a_person(joined_home: SiteHom
     ledger = joined_home.ledger()
     ledger.open_block("original", 10.0, 1e-5)
     ledger.close()
-    assert run_json("ledger", "verify", home=joined_home)["sequence"] == 1
+    assert run_json("ledger", "verify", home=joined_home)["sequence"] == 2
     run("ledger", "accept-restored", "--yes", home=joined_home, expect=UsageError.exit_status)
     stop = LedgerStop(sentence="It was put back.", seen_sequence=9, seen_digest="ab" * 32, own_sequence=1, unix=5)
     StateFile(joined_home.folder / FILE_NAME, GuardState()).change(lambda state: GuardState(stop=stop))

@@ -122,11 +122,11 @@ def test_a_charge_that_was_open_carries_nothing_after_a_restore(home: Path, tmp_
     what = (PureCharge(epsilon=1.0), ("original",), "run-1", "number of rows")
     back_up(home, tmp_path / "a.tar", unix=5)
     restored = restore(tmp_path / "a.tar", tmp_path / "new", actor=ACTOR)
-    assert restored.ledger == 2
+    assert restored.ledger == 3
     old, new = SiteHome(home).ledger(), SiteHome(tmp_path / "new").ledger()
     assert old.resume(*what) is not None
     assert new.resume(*what) is None
-    assert new.verify().sequence == 3
+    assert new.verify().sequence == 4
     assert new.spend("original") == old.spend("original")
     old.close()
     new.close()
@@ -178,7 +178,7 @@ def test_a_ledger_is_moved_aside_only_when_that_is_asked_for(home: Path, tmp_pat
     restored = restore(tmp_path / "a.tar", home, actor=ACTOR, aside=aside)
     assert (restored.ledger, restored.ledger_aside) == (2, newest)
     told = next(step for step in next_steps(restored, home) if "newer one back" in step)
-    assert f"ends at entry {newest}, this one at entry 2" in told
+    assert f"ends at entry {newest}, this one at entry 3" in told
     subprocess.run(["sh", "-c", told[told.index("cp -p") :]], check=True)
     assert charge(home) == newest + 2
     (home / "ledger.db").write_bytes(b"no database")
@@ -262,15 +262,15 @@ def test_the_commands(home: Path, tmp_path: Path) -> None:
     assert "fedloop server site accept-ledger north" in out
     assert [entry.action for entry in SiteHome(new).audit().entries()][-1] is AuditAction.RESTORE
     refused = run("restore", archive, "--home", str(new), expect=BackupRefused.exit_status)
-    assert "has a ledger of 3 entries" in refused
+    assert "has a ledger of 4 entries" in refused
     assert "--move-present-aside" in refused
     moved = json.loads(run("restore", archive, "--home", str(new), "--move-present-aside", "--json"))
     assert SiteHome(Path(moved["moved_to"])).ledger_file.exists()
-    assert moved["ledger_sequence"] == 2
+    assert moved["ledger_sequence"] == 3
     for check in (FilesCheck(), SettingsCheck(), LedgerCheck(), MembershipCheck()):
         levels = [finding for finding in check.look(Scene(SiteHome(new))) if finding.level is Level.PROBLEM]
         assert [finding.sentence for finding in levels if "keys lacks" not in finding.sentence] == []
-    assert "The ledger holds: 3 entries" in run("ledger", "verify", "--home", str(new))
+    assert "The ledger holds: 4 entries" in run("ledger", "verify", "--home", str(new))
 
 
 class Daemon:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
@@ -14,22 +15,58 @@ from fedloop_core.errors import BudgetExhausted, BudgetFixed, UsageError
 from fedloop_core.strict import Strict
 
 __all__ = [
+    "FORMAT",
     "MOST_RESUMPTIONS",
     "AnyEntry",
     "BlockState",
     "Entry",
+    "Grounds",
     "LedgerState",
     "OpenEntry",
     "ReserveEntry",
     "ResumeEntry",
     "SettleEntry",
     "Spend",
+    "WriterEntry",
     "parse_entry",
 ]
+
+FORMAT = 2
+"""Of the file and of its entries: 2 has signatures, writers and grounds."""
 
 MOST_RESUMPTIONS = 3
 """How often work may begin anew under one reservation: that it broke off is seen from outside, so it is not free for ever."""
 _ROUNDING = 1e-12  # relative slack of the filter, for sums in another order
+
+
+class WriterEntry(Strict):
+    """Who writes the entries that follow, until the next such entry, and with what.
+
+    ``key``: the public Ed25519 key that signs them, in hex; empty where nothing is signed. ``neighbours``: the relation that
+    all charges are about. ``code``: hash of the site's packages.
+    """
+
+    kind: Literal["writer"] = "writer"
+    time_unix: int
+    format: Literal[2] = 2
+    site: str
+    key: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")]
+    neighbours: Literal["add-or-remove-one-unit"] = "add-or-remove-one-unit"
+    software: Mapping[str, str]
+    code: str
+
+
+class Grounds(Strict):
+    """What a release was computed from, by digests in hex: nobody can recover anything from them, and the site can compare.
+
+    ``unit``: the column that names whose privacy is charged, empty where each row is a unit. ``rows``: of the rows that were
+    read, keyed with the site's secret. ``model``: of the arrays that came with the question; empty where none did.
+    """
+
+    task: str
+    unit: str
+    rows: str
+    model: str
 
 
 class OpenEntry(Strict):
@@ -44,7 +81,10 @@ class OpenEntry(Strict):
 
 
 class ReserveEntry(Strict):
-    """The most that a release may cost each of these blocks; stands in full until a settlement."""
+    """The most that a release may cost each of these blocks; stands in full until a settlement.
+
+    ``grounds`` are absent in entries before format 2, and for what devices have seen.
+    """
 
     kind: Literal["reserve"] = "reserve"
     time_unix: int
@@ -52,15 +92,20 @@ class ReserveEntry(Strict):
     purpose: str
     blocks: tuple[str, ...]
     charge: Charge
+    grounds: Grounds | None = None
 
 
 class SettleEntry(Strict):
-    """What was executed of a reservation, named by its sequence number."""
+    """What was executed of a reservation, named by its sequence number.
+
+    ``released``: hex digest of the arrays that were answered; empty where none were, or where they are not known any more.
+    """
 
     kind: Literal["settle"] = "settle"
     time_unix: int
     reservation: int
     executed: Charge
+    released: str = ""
 
 
 class ResumeEntry(Strict):
@@ -71,7 +116,7 @@ class ResumeEntry(Strict):
     reservation: int
 
 
-AnyEntry = OpenEntry | ReserveEntry | SettleEntry | ResumeEntry
+AnyEntry = WriterEntry | OpenEntry | ReserveEntry | SettleEntry | ResumeEntry
 Entry = Annotated[AnyEntry, Field(discriminator="kind")]
 _ADAPTER: TypeAdapter[AnyEntry] = TypeAdapter(Entry)
 
@@ -97,12 +142,17 @@ class Spend:
 
 @dataclass
 class BlockState:
-    """A block's budget and the charges that stand against it, by reservation number."""
+    """A block's budget and the charges that stand against it, by reservation number.
+
+    ``unit`` is the column of units that the last run named, empty for rows, absent while none has.
+    """
 
     opened: OpenEntry
     charges: dict[int, tuple[str, Charge]] = field(default_factory=dict)
     divergence: float = 0.0
     exact: bool = False
+    unit: str | None = None
+    last_run: str = ""
 
     @property
     def capacity(self) -> float:
@@ -115,9 +165,9 @@ class BlockState:
         """RDP of a charge at this block's order; 0 where nothing is limited."""
         return 0.0 if self.opened.order is None else rdp_at(charge, self.opened.order)
 
-    def admits(self, charge: Charge) -> bool:
+    def admits(self, charge: Charge, slack: float = _ROUNDING) -> bool:
         """Whether the filter holds with this charge added (Feldman and Zrnic 2021, arXiv 2008.11193)."""
-        return self.divergence + self.cost(charge) <= self.capacity * (1 + _ROUNDING)
+        return self.divergence + self.cost(charge) <= self.capacity * (1 + slack)
 
     def spend(self) -> Spend:
         """Spent for life."""
@@ -138,6 +188,7 @@ class LedgerState:
     blocks: dict[str, BlockState] = field(default_factory=dict)
     reserved: dict[int, ReserveEntry] = field(default_factory=dict)
     resumed: dict[int, int] = field(default_factory=dict)
+    writer: WriterEntry | None = None
 
     def block(self, name: str) -> BlockState:
         """A block by name.
@@ -152,6 +203,8 @@ class LedgerState:
     def apply(self, sequence: int, entry: AnyEntry) -> None:
         """Adds one entry that was admitted."""
         match entry:
+            case WriterEntry():
+                self.writer = entry
             case OpenEntry():
                 self.blocks[entry.block] = BlockState(entry)
             case ReserveEntry():
@@ -176,6 +229,8 @@ class LedgerState:
             return
         block.charges[sequence] = (entry.run_id, entry.charge)
         block.divergence += block.cost(entry.charge)
+        if entry.grounds is not None:
+            block.unit, block.last_run = entry.grounds.unit, entry.run_id
 
     def check_open(self, block: str, budget: float, delta: float) -> OpenEntry | None:
         """The entry that opens a block, without its time; absent when the block is open with this budget already.
@@ -197,15 +252,15 @@ class LedgerState:
             )
         return None
 
-    def check_reserve(self, entry: ReserveEntry) -> None:
-        """Whether every block admits the charge.
+    def check_reserve(self, entry: ReserveEntry, slack: float = _ROUNDING) -> None:
+        """Whether every block admits the charge, up to a relative ``slack`` of its capacity.
 
         Raises:
             BudgetExhausted: names the first block that does not, what it spent, what was asked and its budget.
         """
         for name in entry.blocks:
             block = self.block(name)
-            if block.admits(entry.charge):
+            if block.admits(entry.charge, slack):
                 continue
             spend = block.spend()
             order, delta = block.opened.order, block.opened.delta

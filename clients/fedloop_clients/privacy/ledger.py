@@ -2,12 +2,13 @@
 
 Each entry carries the SHA-256 of the entry before it, so that an altered, absent or reordered entry is noticed. What a
 chain cannot show by itself, a file cut short or put back from a snapshot, shows in ``head``, which travels with every
-answer. Entries are on the disk before a call returns.
+answer. With the site's key each entry is signed, so that nobody without it can write a chain anew. Entries are on the disk
+before a call returns.
 """
 
 from __future__ import annotations
 
-import hashlib
+import logging
 import os
 import sqlite3
 import threading
@@ -18,39 +19,39 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from fedloop_clients.privacy.chain import EMPTY, Head, LedgerRow, digest_after, sign_digest, signs_digest
 from fedloop_clients.privacy.charges import Charge
 from fedloop_clients.privacy.entries import (
+    FORMAT,
     AnyEntry,
+    Grounds,
     LedgerState,
     ReserveEntry,
     ResumeEntry,
     SettleEntry,
     Spend,
+    WriterEntry,
     parse_entry,
 )
+from fedloop_clients.privacy.software import code_digest, versions
+from fedloop_clients.privacy.verification import Verified, verify_rows, wrong_entry
 from fedloop_clients.storage import StorageErrors
 from fedloop_core.errors import StorageError
+from fedloop_core.keys import SigningKey, VerifyingKey
 
 __all__ = ["Head", "Ledger", "Reservation", "Spend"]
 
-_SCHEMA = """
-CREATE TABLE IF NOT EXISTS entry (
-    sequence INTEGER PRIMARY KEY, body BLOB NOT NULL, digest BLOB NOT NULL
-) STRICT;
-CREATE TRIGGER IF NOT EXISTS entry_is_never_changed BEFORE UPDATE ON entry
-    BEGIN SELECT RAISE(ABORT, 'a ledger is append-only'); END;
-CREATE TRIGGER IF NOT EXISTS entry_is_never_deleted BEFORE DELETE ON entry
-    BEGIN SELECT RAISE(ABORT, 'a ledger is append-only'); END;
-"""
+_LOG = logging.getLogger(__name__)
+_SCHEMA = (
+    """CREATE TABLE IF NOT EXISTS entry (
+    sequence INTEGER PRIMARY KEY, body BLOB NOT NULL, digest BLOB NOT NULL, signature BLOB
+) STRICT""",
+    """CREATE TRIGGER IF NOT EXISTS entry_is_never_changed BEFORE UPDATE ON entry
+    BEGIN SELECT RAISE(ABORT, 'a ledger is append-only'); END""",
+    """CREATE TRIGGER IF NOT EXISTS entry_is_never_deleted BEFORE DELETE ON entry
+    BEGIN SELECT RAISE(ABORT, 'a ledger is append-only'); END""",
+)
 _WAIT_SECONDS = 30.0
-
-
-@dataclass(frozen=True)
-class Head:
-    """Number and digest of the newest entry; (0, 32 zero bytes) before the first."""
-
-    sequence: int
-    digest: bytes
 
 
 @dataclass(frozen=True)
@@ -67,28 +68,32 @@ class Reservation:
         return self.entry.sequence
 
 
-_EMPTY = Head(0, bytes(32))
-
-
 class Ledger:
     """Opens or makes the ledger at ``path`` (":memory:" for rehearsals); several processes may share one file.
 
     Args:
-        path: the file, readable by its owner alone.
+        path: the file, readable by its owner alone; one of an earlier format is upgraded.
         clock: seconds since 1970, for the entries' times.
+        site: whose ledger it is, for those who read it elsewhere.
+        key: signs what is written; without it nothing is signed, which is for rehearsals and for reading.
 
     Raises:
-        StorageError: the file cannot be opened, or its chain is broken.
+        StorageError: the file cannot be opened, its chain is broken, its newest entry is not signed as it should be, or a
+            newer release wrote it.
     """
 
-    def __init__(self, path: Path | str, clock: Callable[[], int]) -> None:
+    def __init__(
+        self, path: Path | str, clock: Callable[[], int], *, site: str = "", key: SigningKey | None = None
+    ) -> None:
         self._name = str(path)
         self._failures = StorageErrors(f"ledger {path}", "Nothing is released until it can be written.")
         self._shared = self._name != ":memory:"
         self._clock = clock
+        self._site = site
+        self._key = key
         self._lock = threading.RLock()
         self._state = LedgerState()
-        self._head = _EMPTY
+        self._head = EMPTY
         with self._failures:
             if self._shared:
                 Path(path).parent.mkdir(parents=True, exist_ok=True)
@@ -98,9 +103,10 @@ class Ledger:
             )
             self._connection.execute("PRAGMA journal_mode = WAL")
             self._connection.execute("PRAGMA synchronous = FULL")
-            self._connection.executescript(_SCHEMA)
+            self._upgrade()
         with self._transaction():
             pass
+        self._tell_of_another_key()
         self._idle = set(self._state.reserved)  # reservations under which nobody works
 
     def open_block(self, block: str, epsilon: float, delta: float) -> None:
@@ -115,15 +121,26 @@ class Ledger:
             if entry is not None:
                 self._append(entry.model_copy(update={"time_unix": self._clock()}))
 
-    def reserve(self, charge: Charge, blocks: tuple[str, ...], run_id: str, purpose: str) -> Reservation:
+    def reserve(
+        self, charge: Charge, blocks: tuple[str, ...], run_id: str, purpose: str, grounds: Grounds | None = None
+    ) -> Reservation:
         """Charges the most that a release may cost, to all blocks or to none, before anything is computed.
+
+        Args:
+            charge: the mechanism with its parameters.
+            blocks: those whose rows it reads.
+            run_id: what it is part of.
+            purpose: which of its releases this is.
+            grounds: what it is computed from.
 
         Raises:
             BudgetExhausted: names the block, what it spent, what is asked and its budget.
             UsageError: a block is not open.
         """
         with self._transaction():
-            entry = ReserveEntry(time_unix=self._clock(), run_id=run_id, purpose=purpose, blocks=blocks, charge=charge)
+            entry = ReserveEntry(
+                time_unix=self._clock(), run_id=run_id, purpose=purpose, blocks=blocks, charge=charge, grounds=grounds
+            )
             self._state.check_reserve(entry)
             self._append(entry)
             return Reservation(self._head, charge, blocks)
@@ -150,18 +167,25 @@ class Ledger:
         """Notes that nothing was released under a reservation, and that its work has ended."""
         self._idle.add(reservation.sequence)
 
-    def settle_in_full(self, entry: Head) -> None:
+    def settle_in_full(self, entry: Head, released: bytes = b"") -> None:
         """Ends a reservation at all that it reserved, so that it carries no further release; repeated, it does nothing.
 
         Args:
             entry: of the reservation; an entry that this ledger does not have, as one put back from a copy, is passed over.
+            released: digest of the arrays that were answered, where it is known.
         """
         with self._transaction():
             reserved = self._state.reserved.get(entry.sequence)
             if reserved is None or self._digest_of(entry.sequence) != entry.digest:
                 return
-            settled = SettleEntry(time_unix=self._clock(), reservation=entry.sequence, executed=reserved.charge)
-            self._append(settled)
+            self._append(
+                SettleEntry(
+                    time_unix=self._clock(),
+                    reservation=entry.sequence,
+                    executed=reserved.charge,
+                    released=released.hex(),
+                )
+            )
 
     def settle_open(self) -> int:
         """Ends every open reservation at all that it reserved, in a ledger that was put back from a copy; returns how many.
@@ -252,24 +276,33 @@ class Ledger:
         with self._reading():
             return self._digest_of(sequence)
 
-    def verify(self) -> Head:
-        """Reads the whole chain again and adds it up anew.
+    def rows(self) -> tuple[LedgerRow, ...]:
+        """All entries as they lie in the file.
 
         Raises:
-            StorageError: names the first entry that does not follow from the one before it, or says that entries seen
-                earlier are gone.
+            StorageError: the file cannot be read.
+        """
+        with self._lock, self._failures:
+            return tuple(self._rows(after=0))
+
+    def verify(self) -> Verified:
+        """Reads the whole ledger again, trusts nothing of it, and adds it up anew.
+
+        Raises:
+            StorageError: names the first entry that is wrong, or says that entries seen earlier are gone.
         """
         with self._lock:
             seen = self._head
-            self._state, self._head = LedgerState(), _EMPTY
-            with self._transaction():
-                pass
-            if self._head.sequence < seen.sequence:
+            found = verify_rows(self.rows(), None if self._key is None else self._key.verifying, self._name)
+            if found.sequence < seen.sequence:
                 raise StorageError(
-                    f"ledger {self._name}: {seen.sequence - self._head.sequence} entries are gone.",
+                    f"ledger {self._name}: {seen.sequence - found.sequence} entries are gone.",
                     hint="Charges were undone: stop, and restore the newest copy.",
                 )
-            return self._head
+            self._state, self._head = LedgerState(), EMPTY
+            with self._transaction():
+                pass
+            return found
 
     def close(self) -> None:
         """Closes the file; the ledger cannot be used afterwards."""
@@ -287,7 +320,7 @@ class Ledger:
     def _transaction(self) -> Iterator[None]:
         """Alone with the file, with everything read that other processes wrote; an error leaves it as it was.
 
-        The body appends one entry at most. In memory, where nobody else writes, that one statement is the transaction.
+        The body appends one entry at most. In memory, where nobody else writes, no transaction is needed.
         """
         with self._lock, self._failures:
             if not self._shared:
@@ -305,7 +338,7 @@ class Ledger:
                 if self._connection.in_transaction:
                     self._connection.execute("ROLLBACK")
                 if durable is not None and self._head != durable:
-                    self._state, self._head = LedgerState(), _EMPTY  # memory was ahead of the disk: read it again
+                    self._state, self._head = LedgerState(), EMPTY  # memory was ahead of the disk: read it again
                 raise
 
     def _digest_of(self, sequence: int) -> bytes | None:
@@ -315,38 +348,94 @@ class Ledger:
         return None if row is None else bytes(row[0])
 
     def _append(self, entry: AnyEntry) -> None:
+        writer = WriterEntry(
+            time_unix=entry.time_unix,
+            site=self._site,
+            key="" if self._key is None else self._key.verifying.raw.hex(),
+            software=versions(),
+            code=code_digest(),
+        )
+        known = self._state.writer
+        if known is None or known.model_copy(update={"time_unix": writer.time_unix}) != writer:
+            self._write(writer)
+        self._write(entry)
+
+    def _write(self, entry: AnyEntry) -> None:
         body = entry.model_dump_json().encode()
         sequence = self._head.sequence + 1
-        digest = _digest(self._head, body)
-        self._connection.execute("INSERT INTO entry VALUES (?, ?, ?)", (sequence, body, digest))
+        digest = digest_after(self._head, body)
+        signature = None if self._key is None else sign_digest(digest, self._key)
+        self._connection.execute("INSERT INTO entry VALUES (?, ?, ?, ?)", (sequence, body, digest, signature))
         self._head = Head(sequence, digest)
         self._state.apply(sequence, entry)
 
+    def _rows(self, after: int) -> Iterator[LedgerRow]:
+        query = "SELECT sequence, body, digest, signature FROM entry WHERE sequence > ? ORDER BY sequence"
+        with closing(self._connection.execute(query, (after,))) as rows:
+            for row in rows:
+                yield LedgerRow(*row)
+
     def _catch_up(self) -> None:
-        if not self._shared and self._head != _EMPTY:
+        if not self._shared and self._head != EMPTY:
             return
-        with closing(
-            self._connection.execute(
-                "SELECT sequence, body, digest FROM entry WHERE sequence > ? ORDER BY sequence", (self._head.sequence,)
+        row: LedgerRow | None = None
+        for row in self._rows(after=self._head.sequence):
+            if row.sequence != self._head.sequence + 1 or row.digest != digest_after(self._head, row.body):
+                raise wrong_entry(self._name, row.sequence, "does not follow from the one before it")
+            try:
+                self._state.apply(row.sequence, parse_entry(row.body))
+            except (ValidationError, KeyError) as error:
+                raise StorageError(
+                    f"ledger {self._name}: entry {row.sequence} cannot be read by this version of fedloop.",
+                    hint="Use the version that wrote it, or a newer one.",
+                    entry=row.sequence,
+                ) from error
+            self._head = Head(row.sequence, row.digest)
+        if row is not None and not self._is_signed(row):
+            raise wrong_entry(self._name, row.sequence, "is not signed by the key that its writer named")
+
+    def _is_signed(self, row: LedgerRow) -> bool:
+        """Whether an entry's signature, which vouches for all before it, is the one that its writer promised."""
+        writer = self._state.writer
+        if writer is None or not writer.key:
+            return row.signature is None
+        key = VerifyingKey(bytes.fromhex(writer.key))
+        return row.signature is not None and signs_digest(row.signature, row.digest, key)
+
+    def _upgrade(self) -> None:
+        """Makes the table, or brings one of an earlier format to this one; its entries stay as they are.
+
+        Raises:
+            StorageError: a newer release wrote the file.
+        """
+        (found,) = self._connection.execute("PRAGMA user_version").fetchone()
+        if found > FORMAT:
+            raise StorageError(
+                f"ledger {self._name} has format {found}, and this version of fedloop knows {FORMAT}.",
+                hint="Use the version that wrote it, or a newer one.",
             )
-        ) as rows:
-            for sequence, body, digest in rows:
-                if sequence != self._head.sequence + 1 or digest != _digest(self._head, body):
-                    raise StorageError(
-                        f"ledger {self._name}: entry {sequence} does not follow from the one before it.",
-                        hint="The file was altered: stop, keep it as evidence, and restore the newest sound copy.",
-                        entry=sequence,
-                    )
-                try:
-                    self._state.apply(sequence, parse_entry(body))
-                except (ValidationError, KeyError) as error:
-                    raise StorageError(
-                        f"ledger {self._name}: entry {sequence} cannot be read by this version of fedloop.",
-                        hint="Use the version that wrote it, or a newer one.",
-                        entry=sequence,
-                    ) from error
-                self._head = Head(sequence, digest)
+        if found == FORMAT:
+            return
+        self._connection.execute("BEGIN IMMEDIATE")
+        try:
+            columns = {row[1] for row in self._connection.execute("PRAGMA table_info(entry)")}
+            if columns and "signature" not in columns:
+                self._connection.execute("ALTER TABLE entry ADD COLUMN signature BLOB")
+            for statement in _SCHEMA:
+                self._connection.execute(statement)
+            self._connection.execute(f"PRAGMA user_version = {FORMAT}")
+            self._connection.execute("COMMIT")
+        finally:
+            if self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
 
-
-def _digest(previous: Head, body: bytes) -> bytes:
-    return hashlib.sha256(previous.digest + (previous.sequence + 1).to_bytes(8, "big") + body).digest()
+    def _tell_of_another_key(self) -> None:
+        writer = self._state.writer
+        if self._key is not None and writer is not None and writer.key != self._key.verifying.raw.hex():
+            _LOG.warning(
+                "ledger %s: entry %d is %s. The next entry vouches for it: as it should be after joining again, or after a "
+                "backup without keys was put back, and at no other time",
+                self._name,
+                self._head.sequence,
+                "signed by another key than this site's" if writer.key else "not signed",
+            )
