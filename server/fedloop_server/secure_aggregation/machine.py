@@ -1,0 +1,340 @@
+"""The machine of one sum: answers in, the next questions out, and at the end a sum of which no part was seen.
+
+Five stages, each closed by asking for the questions of the next one. Whoever has not answered well by then has dropped: before shares
+are dealt the others go on without it; once its shares are dealt, its masks are taken off with the others' help; a vector that has
+arrived counts, whatever becomes of its site. When fewer are left than the threshold, the sum is given up and nothing is revealed.
+
+Masked vectors are folded as they come into one vector of uint64: memory does not grow with the sites. The caller says when a stage has
+waited long enough; nothing here waits, sends or stores. It says who sent what: answers come from a channel that knows the site.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedloop_core.errors import PrivacyParameterInvalid, SecureAggregationRefused
+from fedloop_core.keys import VerifyingKey
+from fedloop_core.secure_aggregation.identity import LEAST_SITES, Instance, least_threshold
+from fedloop_core.secure_aggregation.messages import (
+    AdvertiseKeys,
+    Advertisement,
+    Confirmation,
+    ConfirmSurvivors,
+    MaskedInput,
+    MaskInput,
+    SealedShares,
+    SharedKeys,
+    ShareKeys,
+    SiteSignature,
+    Terms,
+    Unmask,
+    Unmasking,
+)
+from fedloop_core.secure_aggregation.transcript import (
+    advertised_text,
+    cohort_transcript,
+    members_transcript,
+    survivors_text,
+)
+from fedloop_server.secure_aggregation.unmasking import Dealt, Unmasker
+
+__all__ = ["Dropped", "Goal", "SecureRound", "SecureSum", "Stage"]
+
+
+class Stage(IntEnum):
+    """What sites are being asked."""
+
+    KEYS = 0
+    SHARES = 1
+    INPUTS = 2
+    SURVIVORS = 3
+    UNMASKING = 4
+    OVER = 5
+
+
+@dataclass(frozen=True)
+class Goal:
+    """What is summed; see ``fedloop_core.secure_aggregation.messages.Terms``. ``model_digest`` is of the model of this round."""
+
+    task_digest: bytes
+    model_digest: bytes
+    values: int
+    largest_value: float
+    total_weight: int
+
+
+@dataclass(frozen=True)
+class Dropped:
+    """A site that did not go through: at which stage, and why (the reason of an error, or the caller's word).
+
+    ``peer``: whose key, signature or share was at fault, where it was another's.
+    """
+
+    site: str
+    stage: Stage
+    reason: str
+    peer: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class SecureSum:
+    """Whole numbers as ``FixedPointSum.add_whole`` takes them, their weight, and whose vectors are in them. [values]."""
+
+    whole: NDArray[np.int64]
+    weight: int
+    survivors: tuple[str, ...]
+    dropped: tuple[Dropped, ...]
+
+
+class SecureRound:
+    """One instance, from keys to sum.
+
+    Args:
+        instance: which.
+        identities: keys that the sites registered; these sites are asked.
+        minimum_sites: fewest that the coordinator goes on with; the sites have floors of their own.
+
+    Raises:
+        PrivacyParameterInvalid: ``minimum_sites`` is below 3.
+    """
+
+    def __init__(
+        self, instance: Instance, identities: Mapping[str, VerifyingKey], *, minimum_sites: int = LEAST_SITES
+    ) -> None:
+        if minimum_sites < LEAST_SITES:
+            raise PrivacyParameterInvalid(
+                f"minimum_sites is {minimum_sites}; at least {LEAST_SITES} are needed.", parameter="minimum_sites"
+            )
+        self.instance = instance
+        self.stage = Stage.KEYS
+        self._identities = dict(identities)
+        self._minimum = minimum_sites
+        self._waiting = set(self._identities)
+        self._dropped: dict[str, Dropped] = {}
+        self._cohort: dict[str, Advertisement] = {}
+        self._threshold = 0
+        self._transcript = b""  # of the cohort, then of the members
+        self._dealt: dict[str, SharedKeys] = {}
+        self._members: tuple[str, ...] = ()
+        self._goal: Goal | None = None
+        self._total: NDArray[np.uint64] = np.zeros(0, dtype=np.uint64)
+        self._arrived: set[str] = set()
+        self._survivors: tuple[str, ...] = ()
+        self._confirmed: dict[str, bytes] = {}
+        self._unmasker: Unmasker | None = None
+
+    @property
+    def waiting(self) -> frozenset[str]:
+        """Sites that were asked at this stage and have not answered."""
+        return frozenset(self._waiting)
+
+    @property
+    def dropped(self) -> tuple[Dropped, ...]:
+        """Who did not go through, where and why, in the order of stages and names."""
+        return tuple(sorted(self._dropped.values(), key=lambda dropped: (dropped.stage, dropped.site)))
+
+    def drop(self, site: str, reason: str, *, peer: str = "") -> None:
+        """Notes that a site will not answer at this stage: the reason of its refusal, or the caller's word for it."""
+        if site in self._waiting:
+            self._waiting.discard(site)
+            self._dropped[site] = Dropped(site, self.stage, reason, peer)
+
+    def ask_keys(self) -> dict[str, AdvertiseKeys]:
+        """The first questions; they may be asked during the round before."""
+        return dict.fromkeys(sorted(self._identities), AdvertiseKeys(self.instance))
+
+    def take_keys(self, site: str, answer: Advertisement) -> None:
+        """Takes an advertisement.
+
+        Raises:
+            SecureAggregationRefused: it is not the site's own, and the site has dropped.
+        """
+        with self._judged(site, Stage.KEYS, answer.instance):
+            self._require(answer.site == site, "site", "keys are another site's.")
+            text = advertised_text(self.instance, site, answer.mask_key, answer.channel_key)
+            signed = self._identities[site].verifies(answer.signature, text)
+            self._require(signed, "signature", "keys are not signed by the key that the site registered.")
+            self._cohort[site] = answer
+
+    def ask_shares(self, goal: Goal) -> dict[str, ShareKeys]:
+        """Closes the stage of keys.
+
+        Raises:
+            SecureAggregationRefused: too few sites have told keys.
+        """
+        self._close(Stage.KEYS, Stage.SHARES, self._cohort, self._minimum)
+        self._goal, self._threshold = goal, least_threshold(len(self._cohort))
+        terms = Terms(
+            goal.task_digest,
+            goal.model_digest,
+            goal.values,
+            goal.largest_value,
+            goal.total_weight,
+            self._threshold,
+        )
+        question = ShareKeys(self.instance, terms, tuple(self._cohort[site] for site in sorted(self._cohort)))
+        self._transcript = cohort_transcript(question)
+        return dict.fromkeys(sorted(self._cohort), question)
+
+    def take_shares(self, site: str, answer: SharedKeys) -> None:
+        """Takes sealed shares.
+
+        Raises:
+            SecureAggregationRefused: they are not for exactly the cohort, and the site has dropped.
+        """
+        with self._judged(site, Stage.SHARES, answer.instance):
+            others = [other for other in sorted(self._cohort) if other != site]
+            self._require([s.site for s in answer.sealed] == others, "members", "shares are not for the cohort.")
+            self._require([d.site for d in answer.digests] == sorted(self._cohort), "members", "digests lack sites.")
+            self._dealt[site] = answer
+
+    def ask_inputs(self) -> dict[str, MaskInput]:
+        """Closes the stage of shares: masks are between those who have dealt.
+
+        Raises:
+            SecureAggregationRefused: they are too few.
+        """
+        self._close(Stage.SHARES, Stage.INPUTS, self._dealt, max(self._threshold, self._minimum))
+        self._members = tuple(sorted(self._dealt))
+        sealed = {owner: {s.site: s.content for s in self._dealt[owner].sealed} for owner in self._members}
+        if self._goal is not None:
+            self._total = np.zeros(self._goal.values + 1, dtype=np.uint64)
+        return {
+            site: MaskInput(
+                self.instance,
+                tuple(SealedShares(other, sealed[other][site]) for other in self._members if other != site),
+            )
+            for site in self._members
+        }
+
+    def take_input(self, site: str, answer: MaskedInput) -> None:
+        """Folds a masked vector, which can be let go then.
+
+        Raises:
+            SecureAggregationRefused: it has another length, and the site has dropped.
+        """
+        with self._judged(site, Stage.INPUTS, answer.instance):
+            fits = answer.masked.shape == self._total.shape and answer.masked.dtype == np.uint64
+            self._require(fits, "values", "the masked vector has another length.")
+            np.add(self._total, answer.masked, out=self._total)
+            self._arrived.add(site)
+
+    def ask_survivors(self) -> dict[str, ConfirmSurvivors]:
+        """Closes the stage of inputs.
+
+        Raises:
+            SecureAggregationRefused: too few vectors have arrived.
+        """
+        self._close(Stage.INPUTS, Stage.SURVIVORS, self._arrived, max(self._threshold, self._minimum))
+        self._survivors = tuple(sorted(self._arrived))
+        return dict.fromkeys(self._survivors, ConfirmSurvivors(self.instance, self._survivors))
+
+    def take_confirmation(self, site: str, answer: Confirmation) -> None:
+        """Takes a signature over the survivors.
+
+        Raises:
+            SecureAggregationRefused: it is over something else, and the site has dropped; its vector still counts.
+        """
+        with self._judged(site, Stage.SURVIVORS, answer.instance):
+            text = survivors_text(members_transcript(self._transcript, self._members), self._survivors)
+            signed = self._identities[site].verifies(answer.signature, text)
+            self._require(signed, "signature", "the site has signed other survivors, or another transcript.")
+            self._confirmed[site] = answer.signature
+
+    def ask_unmasking(self) -> dict[str, Unmask]:
+        """Closes the stage of survivors.
+
+        Raises:
+            SecureAggregationRefused: too few have signed.
+        """
+        self._close(Stage.SURVIVORS, Stage.UNMASKING, self._confirmed, max(self._threshold, self._minimum))
+        dealt = {
+            site: Dealt(
+                self._cohort[site].mask_key,
+                self._dealt[site].seed_commitment,
+                {digests.site: (digests.seed, digests.key) for digests in self._dealt[site].digests},
+            )
+            for site in self._members
+        }
+        self._unmasker = Unmasker(
+            self.instance,
+            cohort=self._transcript,
+            holders=tuple(sorted(self._cohort)),
+            dealt=dealt,
+            survivors=self._survivors,
+            threshold=self._threshold,
+        )
+        signatures = tuple(SiteSignature(site, self._confirmed[site]) for site in sorted(self._confirmed))
+        return dict.fromkeys(sorted(self._confirmed), Unmask(self.instance, signatures))
+
+    def take_unmasking(self, site: str, answer: Unmasking) -> None:
+        """Takes shares of the others' secrets; of all that fit, ``threshold`` are needed for each secret.
+
+        Raises:
+            SecureAggregationRefused: they are not of exactly the sites asked for, or not what their owners dealt; the site has dropped.
+        """
+        with self._judged(site, Stage.UNMASKING, answer.instance):
+            if self._unmasker is not None:
+                self._unmasker.take(site, answer)
+
+    def sum(self) -> SecureSum:
+        """Closes the last stage and takes the masks off.
+
+        Raises:
+            SecureAggregationRefused: too few shares, a secret that is not its owner's, or a weight that the survivors cannot have: never
+                a wrong sum.
+        """
+        if self._unmasker is None or self._goal is None:
+            raise SecureAggregationRefused("there is nothing to unmask yet.", reason="stage")
+        self._close(Stage.UNMASKING, Stage.OVER, self._unmasker.helpers, self._threshold)
+        self._unmasker.unmask(self._total)
+        whole = self._total.view(np.int64)
+        weight = int(whole[-1])
+        if not len(self._survivors) <= weight <= self._goal.total_weight:
+            raise SecureAggregationRefused(
+                "the sum has a weight that its sites cannot have: a vector was not masked as agreed.",
+                hint="The sum is given up. Begin another instance.",
+                reason="weight",
+            )
+        return SecureSum(whole[:-1], weight, self._survivors, self.dropped)
+
+    @contextmanager
+    def _judged(self, site: str, stage: Stage, instance: Instance) -> Iterator[None]:
+        """One answer: the site was asked at this stage and has not answered; when the answer is refused it has dropped."""
+        if self.stage is not stage:
+            raise SecureAggregationRefused(f"an answer of site {site} is not of this stage.", reason="stage")
+        if site not in self._waiting:
+            raise SecureAggregationRefused(f"site {site} was not asked, or has answered.", reason="repeated")
+        try:
+            self._require(instance == self.instance, "instance", "the answer is of another instance.")
+            yield
+        except SecureAggregationRefused as refused:
+            self.drop(site, str(refused.fields["reason"]), peer=str(refused.fields.get("peer", "")))
+            raise
+        self._waiting.discard(site)
+
+    def _close(self, stage: Stage, after: Stage, answered: Collection[str], least: int) -> None:
+        """Goes on with those who answered, when they are enough."""
+        if self.stage is not stage:
+            raise SecureAggregationRefused("this stage of the sum is over, or has not begun.", reason="stage")
+        for site in sorted(self._waiting):
+            self.drop(site, "silent")
+        self.stage = after if len(answered) >= least else Stage.OVER
+        if self.stage is not after:
+            raise SecureAggregationRefused(
+                f"{len(answered)} sites are left at the stage of {stage.name.lower()}; {least} are needed. Nothing was revealed.",
+                hint="Begin another instance with the sites that answer.",
+                reason="survivors",
+            )
+        self._waiting = set(answered) if after is not Stage.OVER else set()
+
+    @staticmethod
+    def _require(holds: bool, reason: str, what: str) -> None:
+        if not holds:
+            raise SecureAggregationRefused(what, reason=reason)
