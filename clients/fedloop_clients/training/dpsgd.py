@@ -56,6 +56,12 @@ class NoisyOptimizer(DPOptimizer):  # type: ignore[misc]  # Opacus ships no type
         )
         self._noise = noise
         self.nonfinite_gradients = 0
+        self.forget()
+
+    def forget(self) -> None:
+        """Forgets what was added to the sums of a step that broke off."""
+        for parameter in self.params:
+            parameter.grad = parameter.grad_sample = parameter.summed_grad = None
 
     def accumulate(self, owners: NDArray[np.int64], units: int) -> None:
         """Clips and adds the gradients of one part of a batch.
@@ -75,6 +81,12 @@ class NoisyOptimizer(DPOptimizer):  # type: ignore[misc]  # Opacus ships no type
         self.clip_and_accumulate()
         for parameter in self.params:
             parameter.grad_sample = None
+
+    def add_clipped(self, sums: list[Tensor], nonfinite: int) -> None:
+        """Adds sums of gradients that are clipped already, ``nonfinite`` of which were set to 0."""
+        self.nonfinite_gradients += nonfinite
+        for parameter, total in zip(self.params, sums, strict=True):
+            parameter.summed_grad = total if parameter.summed_grad is None else parameter.summed_grad + total
 
     def noisy_mean(self) -> None:
         """Adds noise to what was accumulated and divides by the expected batch size: ``grad`` of each parameter."""
@@ -166,4 +178,3 @@ def forget_batch(module: GradSampleModule) -> None:
             del parameter._current_grad_sample  # noqa: SLF001  Opacus' own, without another way
         if hasattr(parameter, "_forward_counter"):
             parameter._forward_counter = 0  # noqa: SLF001
-        parameter.grad = parameter.grad_sample = parameter.summed_grad = None

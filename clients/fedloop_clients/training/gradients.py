@@ -16,10 +16,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedloop_clients.training.accelerator import Accelerator
-from fedloop_clients.training.dpsgd import NoisyOptimizer, forget_batch, physical_batches
+from fedloop_clients.training.clipping import UnitClipping
+from fedloop_clients.training.dpsgd import NoisyOptimizer, physical_batches
 from fedloop_clients.training.memory import PROBE_ROWS, BatchFit, fitted_size
 from fedloop_clients.training.network import Network
 from fedloop_clients.training.rows import PreparedRows
+from fedloop_core.errors import UsageError
 
 __all__ = ["RankGradients", "Share"]
 
@@ -40,6 +42,7 @@ class RankGradients:
 
     Args:
         network: the model, on the device.
+        clipping: of a private task.
         rows: all training rows, on the CPU.
         accelerator: the device.
         device: as torch knows it.
@@ -50,6 +53,7 @@ class RankGradients:
     def __init__(
         self,
         network: Network,
+        clipping: UnitClipping | None,
         rows: PreparedRows,
         accelerator: Accelerator,
         device: torch.device,
@@ -57,6 +61,7 @@ class RankGradients:
         abandoned: Callable[[], bool],
     ) -> None:
         self._network = network
+        self._clipping = clipping
         self._accelerator = accelerator
         self._device = device
         self._share = memory_share
@@ -95,10 +100,11 @@ class RankGradients:
         Raises:
             OutOfMemoryError: not even one row fits.
         """
-        counted = optimizer.nonfinite_gradients
+        clipping, counted = self._private(), optimizer.nonfinite_gradients
 
         def forget() -> None:
-            forget_batch(self._network.make_private())
+            clipping.forget()
+            optimizer.forget()
             optimizer.nonfinite_gradients = counted
 
         def attempt(size: int) -> None:
@@ -113,8 +119,8 @@ class RankGradients:
                 if len(places) > size:
                     self._large_unit(optimizer, places, size)
                 else:
-                    self._backward(places)
-                    optimizer.accumulate(np.repeat(np.arange(len(part)), share.sizes[part]), len(part))
+                    owners = np.repeat(np.arange(len(part)), share.sizes[part])
+                    clipping.add(optimizer, self._take(places), owners, len(part))
 
         self._fitting(attempt, forget)
         for parameter in optimizer.params:
@@ -125,14 +131,15 @@ class RankGradients:
         """One unit alone has more rows than fit."""
         total = self._zeros()
         for start in range(0, len(places), size):
-            self._backward(places[start : start + size])
+            self._private().write_down(self._take(places[start : start + size]))
             for sum_, rows in zip(total, optimizer.sum_of_rows(), strict=True):
                 sum_.add_(rows)
         optimizer.accumulate_mean(total, len(places))
 
-    def _backward(self, places: NDArray[np.int64]) -> None:
-        loss = self._network.summed_loss(self._take(places), self._network.make_private())
-        loss.backward()  # type: ignore[no-untyped-call]
+    def _private(self) -> UnitClipping:
+        if self._clipping is None:
+            raise UsageError(f"task {self._network.task.name!r} is not private.")
+        return self._clipping
 
     def _gradients(self, places: NDArray[np.int64], *, whole: bool = False) -> list[Tensor]:
         if len(places) == 0:
@@ -185,8 +192,8 @@ class RankGradients:
         free = self._accelerator.free_bytes(self._device) or 0
         try:
             with self._accelerator.peak(self._device) as peak:
-                if self._network.private is not None:
-                    self._backward(places)
+                if self._clipping is not None:
+                    self._clipping.probe(self._take(places))
                 else:
                     self._gradients(places)
         except torch.OutOfMemoryError:

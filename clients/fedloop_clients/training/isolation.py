@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
-from fedloop_clients.training.rows import raw_tensors
-from fedloop_core.encoding import CATEGORICAL, NUMERIC, InputEncoder, Inputs
+from fedloop_clients.training.rows import nobodys_rows, raw_tensors
 from fedloop_core.errors import PrivacyParameterInvalid
 from fedloop_core.models import TaskModel
 from fedloop_core.schema import FeatureSchema
@@ -37,7 +35,7 @@ def require_isolated_rows(model: TaskModel, schema: FeatureSchema) -> None:
                 hint="Use GroupNorm instead.",
                 parameter="model",
             )
-    inputs = raw_tensors(_nobodys_rows(schema))
+    inputs = raw_tensors(nobodys_rows(schema, 3))
     was_training = model.training
     model.train()
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
@@ -59,20 +57,3 @@ def _first_row_of(model: TaskModel, inputs: tuple[Tensor, ...], rows: tuple[int,
     torch.default_generator.manual_seed(0)  # the same dropout mask both times, inside the fork
     outputs: Tensor = model(*(values[list(rows)] for values in inputs))
     return outputs[0]
-
-
-def _nobodys_rows(schema: FeatureSchema) -> Inputs:
-    """Three rows within the public ranges."""
-    generator = np.random.default_rng(0)
-    rows: Inputs = {}
-    for spec in InputEncoder(schema).inputs:
-        if spec.name == NUMERIC:
-            low, high = np.array([feature.range for feature in schema.numeric], dtype=np.float64).T
-            rows[spec.name] = generator.uniform(low, high, (3, len(low))).astype(np.float32)
-        elif spec.name == CATEGORICAL:
-            top = [feature.cardinality for feature in schema.categorical]
-            rows[spec.name] = generator.integers(0, top, (3, len(top)))
-        else:
-            bounds = next(feature.range for feature in schema.tensors if feature.name == spec.name)
-            rows[spec.name] = generator.uniform(*bounds, (3, *spec.shape)).astype(np.float32)
-    return rows

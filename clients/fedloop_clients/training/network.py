@@ -6,11 +6,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
-from opacus import GradSampleModule
 from torch import Tensor
 from torch.optim.sgd import sgd
 
-from fedloop_clients.training.dpsgd import GaussianSource, NoisyOptimizer, private_module
+from fedloop_clients.training.dpsgd import GaussianSource, NoisyOptimizer
 from fedloop_clients.training.rows import PreparedRows
 from fedloop_core.arrays import ArraySpec
 from fedloop_core.errors import UsageError
@@ -23,8 +22,6 @@ __all__ = ["Descent", "Network", "seeded"]
 
 class Network:
     """The model of a task that is trained by federated averaging, in training mode.
-
-    ``private`` is there for private tasks: the backbone with hooks that keep each row's gradient.
 
     Raises:
         UsageError: the task is trained otherwise.
@@ -43,18 +40,11 @@ class Network:
         self.parameters: list[Tensor] = [self.model.get_parameter(name) for name in trainable]
         self.backbone, self.postprocessing = self.model.backbone, self.model.postprocessing
         self.random_layers = isinstance(task.model, CustomModel)
-        self.private: GradSampleModule | None = None
 
     @property
     def sums_over_rows(self) -> bool:
         """Whether the loss of a batch is a mean of losses of its rows; that of survival times is not."""
         return not isinstance(self.task.label, SurvivalLabel)
-
-    def make_private(self) -> GradSampleModule:
-        """Hangs the hooks into the backbone, once."""
-        if self.private is None:
-            self.private = private_module(self.backbone)
-        return self.private
 
     def mean_loss(self, batch: PreparedRows) -> Tensor:
         """The loss of a batch: one value."""

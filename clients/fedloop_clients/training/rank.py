@@ -11,8 +11,9 @@ from safetensors.torch import load
 from torch import Tensor
 
 from fedloop_clients.training.accelerator import Accelerator, DeviceGone
+from fedloop_clients.training.clipping import UnitClipping
 from fedloop_clients.training.distributed import RankLink
-from fedloop_clients.training.dpsgd import NoisyOptimizer, forget_batch
+from fedloop_clients.training.dpsgd import NoisyOptimizer
 from fedloop_clients.training.gradients import RankGradients, Share
 from fedloop_clients.training.inbox import Inbox
 from fedloop_clients.training.messages import Begin, Ended, Kind, RowsPiece, Setup, Step
@@ -103,8 +104,7 @@ class Rank:
         network.model.load_state_dict(load(_body(self._inbox.next(), Kind.STATE)))
         network.backbone.to(self._device)
         network.postprocessing.to(self._device)
-        if task.privacy.private:
-            network.make_private()
+        self._clipping = UnitClipping(network) if task.privacy.private else None
         return network
 
     def _take_rows(self, frame: Frame) -> None:
@@ -118,6 +118,7 @@ class Rank:
         self._accelerator.release(self._device)
         self._gradients = RankGradients(
             self._network,
+            self._clipping,
             PreparedRows(tuple(inputs), labels),
             self._accelerator,
             self._device,
@@ -135,7 +136,9 @@ class Rank:
             torch.manual_seed(begin.seed + self._setup.rank)
         optimizer = None
         if begin.private is not None:
-            forget_batch(self._network.make_private())
+            if self._clipping is None:
+                raise ProcessFailed("a private round begins in a task without privacy.")
+            self._clipping.forget()
             noise = ReceivedNoise(self._inbox)
             settings = begin.private
             optimizer = self._network.noisy_optimizer(noise, settings.noise_multiplier, settings.expected_batch_size)

@@ -11,10 +11,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedloop_core.dataset import Dataset
-from fedloop_core.encoding import Inputs
+from fedloop_core.encoding import CATEGORICAL, NUMERIC, InputEncoder, Inputs
 from fedloop_core.models import TaskModel
+from fedloop_core.schema import FeatureSchema
 
-__all__ = ["PreparedRows", "TrainingRows", "UnitIndex", "prepare", "raw_tensors", "shuffled_batches"]
+__all__ = ["PreparedRows", "TrainingRows", "UnitIndex", "nobodys_rows", "prepare", "raw_tensors", "shuffled_batches"]
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,23 @@ class TrainingRows:
 def raw_tensors(inputs: Inputs) -> tuple[Tensor, ...]:
     """Encoded inputs as tensors, in their order."""
     return tuple(torch.from_numpy(np.ascontiguousarray(array)) for array in inputs.values())
+
+
+def nobodys_rows(schema: FeatureSchema, count: int) -> Inputs:
+    """Rows within the public ranges that are no one's: the same at each call."""
+    generator = np.random.default_rng(0)
+    rows: Inputs = {}
+    for spec in InputEncoder(schema).inputs:
+        if spec.name == NUMERIC:
+            low, high = np.array([feature.range for feature in schema.numeric], dtype=np.float64).T
+            rows[spec.name] = generator.uniform(low, high, (count, len(low))).astype(np.float32)
+        elif spec.name == CATEGORICAL:
+            top = [feature.cardinality for feature in schema.categorical]
+            rows[spec.name] = generator.integers(0, top, (count, len(top)))
+        else:
+            bounds = next(feature.range for feature in schema.tensors if feature.name == spec.name)
+            rows[spec.name] = generator.uniform(*bounds, (count, *spec.shape)).astype(np.float32)
+    return rows
 
 
 def prepare(model: TaskModel, rows: Dataset) -> PreparedRows:

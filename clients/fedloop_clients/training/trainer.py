@@ -6,18 +6,17 @@ so that a round that is repeated after a crash gives the same update.
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from opacus import GradSampleModule
 from torch import Tensor
 
 from fedloop_clients.statistics import own_scaler
+from fedloop_clients.training.clipping import UnitClipping
 from fedloop_clients.training.devices import DevicePool
-from fedloop_clients.training.dpsgd import NoisyOptimizer, forget_batch, physical_batches
+from fedloop_clients.training.dpsgd import NoisyOptimizer, physical_batches
 from fedloop_clients.training.isolation import require_isolated_rows
 from fedloop_clients.training.network import Descent, Network, seeded
 from fedloop_clients.training.parallel import DeviceRounds
@@ -78,11 +77,11 @@ class LocalTrainer:
         self._network = Network(task)
         self._model = self._network.model
         self._schema = task.feature_schema
-        self._private: GradSampleModule | None = None
+        self._clipping: UnitClipping | None = None
         self._cached: _Cached | None = None
         if task.privacy.private:
             require_isolated_rows(self._model, self._schema)
-            self._private = self._network.make_private()
+            self._clipping = UnitClipping(self._network)
         self._rounds = DeviceRounds(self._network, devices or DevicePool.cpu())
 
     def train(self, arrays: NamedArrays, rows: Dataset, seed: int, watch: TrainingWatch = _UNWATCHED) -> LocalResult:
@@ -132,7 +131,7 @@ class LocalTrainer:
             UsageError: the task is not private.
             DeviceLost: no device is left to train on.
         """
-        if self._private is None:
+        if self._clipping is None:
             raise UsageError(f"task {self._task.name!r} is not private.")
         start = self._load(arrays)
         asked = PrivateRound(
@@ -190,19 +189,19 @@ class LocalTrainer:
         return Trained(network.parameters)
 
     def _train_privately_here(self, asked: PrivateRound, watch: TrainingWatch) -> Trained:
-        network, module = self._network, self._network.make_private()
-        forget_batch(module)
+        network, clipping = self._network, self._clipping
+        if clipping is None:
+            raise UsageError(f"task {self._task.name!r} is not private.")
+        clipping.forget()
         steps = network.training.local_steps
         optimizer = network.noisy_optimizer(asked.gaussian, asked.noise_multiplier, asked.expected_batch_size)
         empty = 0
-        with seeded(asked.layer_seed, needed=network.random_layers), warnings.catch_warnings():
-            # Rows need no gradient, so torch says of Opacus' hooks that they see gradients of outputs alone: as meant.
-            warnings.filterwarnings("ignore", "Full backward hook is firing", UserWarning)
+        with seeded(asked.layer_seed, needed=network.random_layers):
             for step in range(1, steps + 1):
                 watch.at_step(step, steps)
                 units = asked.sampling.poisson_sample(len(asked.rows.units), asked.rate)
                 empty += int(len(units) == 0)
-                self._accumulate(optimizer, module, asked.rows, units, watch)
+                self._accumulate(optimizer, clipping, asked.rows, units, watch)
                 optimizer.noisy_mean()
                 network.pull_to(asked.start, [parameter.grad for parameter in optimizer.params])
                 optimizer.descend()
@@ -211,18 +210,14 @@ class LocalTrainer:
     def _accumulate(
         self,
         optimizer: NoisyOptimizer,
-        module: GradSampleModule,
+        clipping: UnitClipping,
         rows: TrainingRows,
         units: NDArray[np.int64],
         watch: TrainingWatch,
     ) -> None:
-        network = self._network
-        for part in physical_batches(units, rows.units.sizes[units], network.training.physical_batch_size):
+        for part in physical_batches(units, rows.units.sizes[units], self._network.training.physical_batch_size):
             places, owners = rows.units.rows_of(part)
-            if len(part):
-                batch = rows.prepared.take(torch.from_numpy(places))
-                network.summed_loss(batch, module).backward()  # type: ignore[no-untyped-call]
-            optimizer.accumulate(owners, len(part))
+            clipping.add(optimizer, rows.prepared.take(torch.from_numpy(places)), owners, len(part))
             watch.between_batches()
 
     def _load(self, arrays: NamedArrays) -> list[Tensor]:

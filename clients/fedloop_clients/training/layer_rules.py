@@ -1,0 +1,208 @@
+"""Norms and weighted sums of rows' gradients, layer by layer, from what went into a layer and the gradient of what came out.
+
+A row's gradient of a layer's weights is a sum of outer products, so its norm, and a sum of such gradients with one factor for each
+row, can be had without writing down a gradient for each row (Goodfellow 2015, arXiv 1510.01799; Li et al. 2021, arXiv 2110.05679; Bu et
+al. 2022, arXiv 2210.00038). In all shapes ``n`` is the number of rows and ``t`` the number of places at which a row uses the weights.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+__all__ = ["LayerGradients", "LayerRule", "rule_of"]
+
+_MOST_WRITTEN = 1 << 22  # values of rows' gradients of one layer that are kept until they are summed: 16 MiB
+
+
+@dataclass(frozen=True)
+class LayerGradients:
+    """What one layer gives: ``squared_norms`` ``[n]`` of each row's gradient, all parameters of the layer together.
+
+    ``weighted_sums`` takes factors ``[n]`` and gives the sum over rows of factor times gradient, for each parameter that the layer
+    has, weight before bias.
+    """
+
+    squared_norms: Tensor
+    weighted_sums: Callable[[Tensor], list[Tensor]]
+
+
+class LayerRule(Protocol):
+    """How one layer's gradients follow from what went in and the gradient of what came out."""
+
+    def __call__(self, entered: Tensor, gradient: Tensor) -> LayerGradients:
+        """Of all rows of a batch."""
+
+
+def rule_of(layer: nn.Module) -> LayerRule | None:
+    """The rule of a layer; None when its kind, or a setting of it, has none.
+
+    Only exact kinds: a subclass may do anything.
+    """
+    make = _RULES.get(type(layer))
+    return None if make is None else make(layer)
+
+
+@dataclass(frozen=True)
+class _Affine:
+    """``weight @ x + bias`` at ``t`` places.
+
+    ``columns`` makes of what went in ``[n, inputs, t]``, ``gradients`` of a gradient ``[n, outputs, t]``.
+    """
+
+    bias: bool
+    shape: tuple[int, ...]
+    columns: Callable[[Tensor], Tensor]
+    gradients: Callable[[Tensor], Tensor]
+
+    def __call__(self, entered: Tensor, gradient: Tensor) -> LayerGradients:
+        x, g = self.columns(entered), self.gradients(gradient)
+        rows, inputs, places = x.shape
+        outputs = g.shape[1]
+        written: Tensor | None = None
+        if places == 1:
+            norms = x.square().sum(dim=(1, 2)) * g.square().sum(dim=(1, 2))
+        elif places**2 <= inputs * outputs:
+            norms = _products(x, g).sum(dim=(1, 2)).to(g.dtype)
+        elif rows * inputs * outputs <= _MOST_WRITTEN:
+            written = torch.bmm(g, x.mT).flatten(1)
+            norms = written.square().sum(dim=1)
+        else:
+            norms = torch.cat([part.square().sum(dim=(1, 2)) for part in _by_row(x, g)])
+        over_places = g.sum(dim=2) if self.bias else None
+        if over_places is not None:
+            norms = norms + over_places.square().sum(dim=1)
+
+        def weighted_sums(factors: Tensor) -> list[Tensor]:
+            if written is not None:
+                weight = factors @ written
+            else:
+                weight = (g * factors[:, None, None]).transpose(0, 1).flatten(1) @ x.transpose(0, 1).flatten(1).mT
+            sums = [weight.reshape(self.shape)]
+            return sums if over_places is None else [*sums, factors @ over_places]
+
+        return LayerGradients(norms, weighted_sums)
+
+
+def _by_row(x: Tensor, g: Tensor) -> list[Tensor]:
+    """Rows' gradients of the weight, some rows at a time: ``[rows, outputs, inputs]`` each."""
+    step = max(_MOST_WRITTEN // (x.shape[1] * g.shape[1]), 1)
+    return [torch.bmm(g[at : at + step], x[at : at + step].mT) for at in range(0, len(x), step)]
+
+
+def _products(x: Tensor, g: Tensor) -> Tensor:
+    """For each pair of places of a row, the product of what their weights' gradients have in common.
+
+    In float64: what is summed may cancel, and a norm that comes out too small would let a row through unclipped.
+    """
+    x, g = x.double(), g.double()
+    return torch.bmm(x.mT, x) * torch.bmm(g.mT, g)
+
+
+def _linear(layer: nn.Linear) -> LayerRule:
+    def places_last(values: Tensor) -> Tensor:
+        return values.flatten(1, -2).mT if values.dim() > 2 else values[:, :, None]
+
+    return _Affine(layer.bias is not None, tuple(layer.weight.shape), places_last, places_last)
+
+
+def _convolution(layer: nn.Conv1d | nn.Conv2d) -> LayerRule | None:
+    if layer.groups != 1 or layer.padding_mode != "zeros" or isinstance(layer.padding, str):
+        return None
+    kernel, stride, padding, dilation = (
+        _both(values) for values in (layer.kernel_size, layer.stride, layer.padding, layer.dilation)
+    )
+    flat = isinstance(layer, nn.Conv1d)
+    if flat:  # a signal is an image of height one
+        padding, stride, dilation = (0, padding[1]), (1, stride[1]), (1, dilation[1])
+        kernel = (1, kernel[1])
+
+    def unfold(entered: Tensor) -> Tensor:
+        image = entered[:, :, None, :] if flat else entered
+        return functional.unfold(image, kernel, dilation, padding, stride)
+
+    def flattened(gradient: Tensor) -> Tensor:
+        return gradient.flatten(2)
+
+    return _Affine(layer.bias is not None, tuple(layer.weight.shape), unfold, flattened)
+
+
+def _both(values: tuple[int, ...]) -> tuple[int, int]:
+    return (values[0], values[-1])
+
+
+@dataclass(frozen=True)
+class _Scale:
+    """``weight * normalised + bias``, whose gradients are no larger than the layer: they are written down."""
+
+    bias: bool
+    shape: tuple[int, ...]
+    normalised: Callable[[Tensor], Tensor]
+    channels_first: bool
+
+    def __call__(self, entered: Tensor, gradient: Tensor) -> LayerGradients:
+        parts = self._rows(entered, gradient)
+        norms = torch.cat(parts, dim=1).square().sum(dim=1)
+        return LayerGradients(norms, lambda factors: [(factors @ part).reshape(self.shape) for part in parts])
+
+    def _rows(self, entered: Tensor, gradient: Tensor) -> list[Tensor]:
+        """``[n, values]`` for each parameter."""
+        parts = [gradient * self.normalised(entered), *([gradient] if self.bias else [])]
+        values = math.prod(self.shape)
+        if self.channels_first:
+            return [part.reshape(len(part), values, -1).sum(dim=2) for part in parts]
+        return [part.reshape(len(part), -1, values).sum(dim=1) for part in parts]
+
+
+def _group_norm(layer: nn.GroupNorm) -> LayerRule:
+    def normalised(entered: Tensor) -> Tensor:
+        return functional.group_norm(entered, layer.num_groups, eps=layer.eps)
+
+    return _Scale(layer.bias is not None, tuple(layer.weight.shape), normalised, channels_first=True)
+
+
+def _layer_norm(layer: nn.LayerNorm) -> LayerRule:
+    def normalised(entered: Tensor) -> Tensor:
+        return functional.layer_norm(entered, layer.normalized_shape, eps=layer.eps)
+
+    return _Scale(layer.bias is not None, tuple(layer.weight.shape), normalised, channels_first=False)
+
+
+@dataclass(frozen=True)
+class _Lookup:
+    """Rows of a table; a row of the batch may look one of them up more than once."""
+
+    shape: tuple[int, int]
+
+    def __call__(self, entered: Tensor, gradient: Tensor) -> LayerGradients:
+        codes, g = entered.flatten(1), gradient.flatten(1, -2)
+        same = codes[:, :, None] == codes[:, None, :]
+        norms = (torch.bmm(g.double(), g.double().mT) * same).sum(dim=(1, 2)).to(g.dtype)
+
+        def weighted_sums(factors: Tensor) -> list[Tensor]:
+            weighted = (g * factors[:, None, None]).flatten(0, 1)
+            return [g.new_zeros(self.shape).index_add_(0, codes.flatten(), weighted)]
+
+        return LayerGradients(norms, weighted_sums)
+
+
+def _embedding(layer: nn.Embedding) -> LayerRule | None:
+    if layer.padding_idx is not None or layer.max_norm is not None or layer.scale_grad_by_freq or layer.sparse:
+        return None
+    return _Lookup((layer.num_embeddings, layer.embedding_dim))
+
+
+_RULES: dict[type[nn.Module], Callable[..., LayerRule | None]] = {
+    nn.Linear: _linear,
+    nn.Conv1d: _convolution,
+    nn.Conv2d: _convolution,
+    nn.GroupNorm: _group_norm,
+    nn.LayerNorm: _layer_norm,
+    nn.Embedding: _embedding,
+}
