@@ -176,7 +176,7 @@ def test_a_ledger_is_moved_aside_only_when_that_is_asked_for(home: Path, tmp_pat
         restore(tmp_path / "a.tar", home, actor=ACTOR, aside=aside)
     assert not aside.exists()
     restored = restore(tmp_path / "a.tar", home, actor=ACTOR, aside=aside)
-    assert (restored.ledger, restored.ledger_aside) == (2, newest)
+    assert (restored.ledger, restored.ledger_aside) == (3, newest)
     told = next(step for step in next_steps(restored, home) if "newer one back" in step)
     assert f"ends at entry {newest}, this one at entry 3" in told
     subprocess.run(["sh", "-c", told[told.index("cp -p") :]], check=True)

@@ -12,6 +12,7 @@ import logging
 import os
 import sqlite3
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from fedloop_clients.privacy.accounts import BlockAccount, account_of
 from fedloop_clients.privacy.chain import EMPTY, Head, LedgerRow, digest_after, sign_digest, signs_digest
 from fedloop_clients.privacy.charges import Charge
 from fedloop_clients.privacy.entries import (
@@ -261,6 +263,12 @@ class Ledger:
             if state.opened.order is None:
                 return None
             return state.opened.order, max(state.capacity - state.divergence, 0.0)
+
+    def accounts(self) -> tuple[BlockAccount, ...]:
+        """The account of each block, in the order in which they were opened."""
+        with self._reading():
+            open_in = Counter(name for entry in self._state.reserved.values() for name in entry.blocks)
+            return tuple(account_of(name, block, open_in[name]) for name, block in self._state.blocks.items())
 
     def head(self) -> Head:
         """The newest entry."""

@@ -1,0 +1,65 @@
+"""What a block has spent and still holds, for people: pure, from the ledger's state."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from fedloop_clients.privacy.entries import BlockState, Spend
+from fedloop_clients.privacy.loss_distribution import epsilon_by_loss
+
+__all__ = ["BlockAccount", "account_of"]
+
+
+@dataclass(frozen=True)
+class BlockAccount:
+    """One block.
+
+    ``unit``: the column that named the units of the last run, empty where rows were units, None before the first. ``runs``:
+    how many runs were charged. ``runs_left``: how many more would fit that cost what the last one did; infinite without a
+    budget, None before the first. ``by_loss``: epsilon if all charges had been fixed beforehand, which is not what the
+    ledger works with; infinite after an exact release. ``open_reservations``: charged in full and not settled.
+    """
+
+    name: str
+    opened_unix: int
+    order: float | None
+    spend: Spend
+    unit: str | None
+    last_run: str
+    runs: int
+    runs_left: float | None
+    charges: int
+    open_reservations: int
+    by_loss: float
+
+    @property
+    def retired(self) -> bool:
+        """Whether a run like the last one is refused or leaves these units out."""
+        return self.runs_left is not None and self.runs_left < 1
+
+
+def account_of(name: str, block: BlockState, open_reservations: int) -> BlockAccount:
+    """The account of a block."""
+    listed = tuple(block.charges.values())
+    last = block.last_run or (listed[-1][0] if listed else "")
+    return BlockAccount(
+        name=name,
+        opened_unix=block.opened.time_unix,
+        order=block.opened.order,
+        spend=block.spend(),
+        unit=block.unit,
+        last_run=last,
+        runs=len({run for run, _ in listed}),
+        runs_left=_runs_left(block, last),
+        charges=len(listed),
+        open_reservations=open_reservations,
+        by_loss=math.inf if block.exact else epsilon_by_loss((c for _, c in listed), block.opened.delta),
+    )
+
+
+def _runs_left(block: BlockState, run: str) -> float | None:
+    cost = math.fsum(block.cost(charge) for name, charge in block.charges.values() if name == run)
+    if block.opened.order is None:
+        return math.inf
+    return max(block.capacity - block.divergence, 0.0) / cost if cost > 0 else None
