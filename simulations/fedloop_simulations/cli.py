@@ -43,6 +43,14 @@ def simulate(
         Literal["covariate", "label", "concept", "none"],
         typer.Option(help="How the world changes once version 1 serves."),
     ] = "covariate",
+    attack: Annotated[
+        str | None,
+        typer.Option(
+            help="Let sites lie: KIND[:SITES[:STRENGTH]]. KIND is scaling, sign-flip, label-flip, backdoor or alie; SITES how many, "
+            "or their names with commas; STRENGTH the kind's own.",
+            show_default="all sites are honest",
+        ),
+    ] = None,
     seed: Annotated[
         int | None,
         typer.Option(help="Make the run repeatable. Its noise can then be guessed: it says private: false."),
@@ -64,6 +72,7 @@ def simulate(
     # Heavy imports stay in here: `fedloop --help` must not wait for torch.
     from rich.console import Console
 
+    from fedloop_simulations.attacks import AttackOrder
     from fedloop_simulations.data import load_world
     from fedloop_simulations.progress import Progress
     from fedloop_simulations.report import write_report
@@ -73,7 +82,8 @@ def simulate(
     from fedloop_simulations.tasks import chosen_task
     from fedloop_simulations.telling import report_of, summary_of
 
-    settings = SimulationSettings(out=out, devices=devices, seed=seed, drift=drift, budget=budget)
+    order = None if attack is None else AttackOrder.parse(attack)
+    settings = SimulationSettings(out=out, devices=devices, seed=seed, drift=drift, budget=budget, attack=order)
     chosen = chosen_task(task, rounds=rounds, epsilon=epsilon, scaling=scaling)
     if budget is not None and not chosen.privacy.private:
         raise UsageError("a budget needs privacy: none is kept at epsilon inf.", hint="Leave --budget out.")

@@ -10,10 +10,12 @@ from __future__ import annotations
 import math
 import secrets
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
 
+from fedloop_clients.endpoint import SiteEndpoint
 from fedloop_clients.monitoring.monitor import DriftKind
 from fedloop_clients.privacy.affording import affords_run
 from fedloop_clients.training.trainer import LocalTrainer
@@ -39,6 +41,11 @@ from fedloop_server.loop.events import Event as LoopEvent
 from fedloop_server.rollout import Phase
 from fedloop_server.runs.plan import RunPlan
 from fedloop_server.runs.state import RunState
+from fedloop_simulations.attacks import Assault
+from fedloop_simulations.attacks.effect import BackdoorRate, backdoor_rate
+from fedloop_simulations.attacks.kinds import ALittle, Backdoor
+from fedloop_simulations.attacks.little import LittleLie
+from fedloop_simulations.attacks.lying import LyingSite, multiplied
 from fedloop_simulations.coordinator import Coordinator
 from fedloop_simulations.data import World
 from fedloop_simulations.drift import apply, drift_of_kind
@@ -72,6 +79,8 @@ class Simulation:
         self._progress = progress
         self._seed = secrets.randbits(31) if seed is None else seed
         self.budget = self._budget()
+        named = [rows.name for rows in world.sites]
+        self.assault: Assault | None = None if settings.attack is None else settings.attack.by(named)
         with self.story.stage("set-up"):
             self.coordinator = Coordinator(settings.out / "coordinator", self.task)
             self.sites = [self._site(at) for at in range(len(world.sites))]
@@ -90,6 +99,8 @@ class Simulation:
             self._tell("the model is scaled by each site's own rows and cannot be released to devices")
             return
         if not self._released(state):
+            if self.assault is not None:
+                return  # that the gate holds it back is what a rehearsal of an attack is for
             raise QualityGateFailed(
                 f"the quality gate holds version {state.version}: {_reasons(state)}.",
                 hint="Train longer, with more rows or more epsilon, or look at gates.quality in the task.",
@@ -123,7 +134,7 @@ class Simulation:
         """
         number = len(self.story.runs) + 1
         plan = RunPlan(
-            run_id=f"run-{number}",
+            run_id=f"{'run' if self.assault is None else 'under-attack'}-{number}",
             task=task,
             seed=self._seed + number,
             private=self.settings.seed is None,
@@ -133,13 +144,13 @@ class Simulation:
         )
         self._progress.run_begins(plan)
         with self.story.stage(f"run {number}"):
-            endpoints = {site.name: site.daemon for site in self.sites}
+            endpoints = {site.name: self._endpoint(site) for site in self.sites}
             state = self.coordinator.run(plan, endpoints, self._progress.run_event)
         self._progress.run_ends()
         if state.failure is not None:
             raise RunError(f"{plan.run_id} failed ({state.failure.code}): {state.failure.reason}")
         self._rows_told = {member.site: member.rows for member in state.members}
-        self.story.runs.append(RunTold(plan.run_id, state, self._held_out(plan, state)))
+        self.story.runs.append(RunTold(plan.run_id, state, self._held_out(plan, state), self._backdoor(plan)))
         return state
 
     def _released(self, state: RunState) -> bool:
@@ -176,6 +187,29 @@ class Simulation:
                 if metric is not None:
                     found[rows.name] = metric.value
         return found
+
+    # Attacks.
+
+    def _endpoint(self, site: SimulatedSite) -> SiteEndpoint:
+        """The site, or one that lies."""
+        if self.assault is None or site.name not in self.assault.sites:
+            return site.daemon
+        attack = self.assault.attack
+        if isinstance(attack, ALittle):
+            place = self.assault.sites.index(site.name)
+            return LyingSite(site.name, site.daemon, LittleLie(attack, self.task, site.rows.train, self._seed + place))
+        return LyingSite(site.name, site.daemon, multiplied(attack.factor))
+
+    def _backdoor(self, plan: RunPlan) -> BackdoorRate | None:
+        """How well a backdoor opens, where one was planted."""
+        if self.assault is None or not isinstance(self.assault.attack, Backdoor):
+            return None
+        arrays = self.coordinator.home.trained_arrays(plan.run_id)
+        unseen = [
+            (rows.evaluation.concatenate(stream.rows), rows.train)
+            for rows, stream in zip(self.world.sites, self.world.stream, strict=True)
+        ]
+        return backdoor_rate(LocalTrainer(plan.task), arrays, plan.task.feature_schema, unseen)
 
     # Releases.
 
@@ -349,6 +383,9 @@ class Simulation:
 
     def _site(self, at: int) -> SimulatedSite:
         rows = self.world.sites[at]
+        if self.assault is not None and rows.name in self.assault.sites:
+            poisoned = self.assault.attack.poisoned(rows.train, self.task.feature_schema, self._seed + at)
+            rows = replace(rows, train=poisoned)
         parts = SiteParts(
             folder=self.settings.out / "sites" / rows.name,
             task=self.task,

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from fedloop_server.runs.state import RunState
+from fedloop_simulations.attacks.effect import BackdoorRate
 
 __all__ = ["DriftPoint", "RunTold", "Story", "VersionPoint"]
 
@@ -35,11 +36,15 @@ class VersionPoint:
 
 @dataclass(frozen=True)
 class RunTold:
-    """A run that has ended; ``held_out`` is the task's measure of its model at each site on all rows that it never saw."""
+    """A run that has ended; ``held_out`` is the task's measure of its model at each site on all rows that it never saw.
+
+    ``backdoor`` is told where a site had planted one.
+    """
 
     run_id: str
     state: RunState
     held_out: dict[str, float]
+    backdoor: BackdoorRate | None = None
 
 
 @dataclass

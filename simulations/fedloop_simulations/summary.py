@@ -15,6 +15,10 @@ from fedloop_simulations.drift import DriftKind
 
 __all__ = [
     "ArtifactSummary",
+    "AttackSummary",
+    "AttackerSummary",
+    "BackdoorSummary",
+    "BoundedSummary",
     "DeviceSummary",
     "DriftSummary",
     "LeftOutSummary",
@@ -92,6 +96,15 @@ class ArtifactSummary(Strict):
     agreement: float | None
 
 
+class BoundedSummary(Strict):
+    """An update that was longer than earlier rounds allow: its norm as it came, and what it was scaled down to."""
+
+    site: str
+    round: int
+    norm: float
+    bounded_to: float
+
+
 class RunSummary(Strict):
     """A run.
 
@@ -103,6 +116,47 @@ class RunSummary(Strict):
     rounds: int
     version: int | None
     held_out: dict[str, float]
+    bounded: tuple[BoundedSummary, ...]
+
+
+class AttackerSummary(Strict):
+    """A site that lied, or all honest ones (``site`` empty), over all rounds of all runs.
+
+    ``norm`` is the median of the updates' norms as they came, ``share`` the mean share that one of them has in what moved the
+    model; none where no update was folded.
+    """
+
+    site: str
+    folded: int
+    refused: int
+    codes: tuple[str, ...]
+    bounded: int
+    norm: float | None
+    share: float | None
+
+
+class BackdoorSummary(Strict):
+    """How well a backdoor opens in the first run's model: shares of ``rows`` of other classes that are taken for the target."""
+
+    target: str
+    trigger: str
+    rows: int
+    success: float
+    without_trigger: float
+
+
+class AttackSummary(Strict):
+    """Sites lied in this rehearsal: nothing in it tells how an honest federation would fare."""
+
+    kind: str
+    strength: float
+    does: str
+    sites: tuple[AttackerSummary, ...]
+    honest: AttackerSummary
+    rule: str
+    faulty_sites: int | None
+    norm_bound: float | None
+    backdoor: BackdoorSummary | None
 
 
 class VersionSummary(Strict):
@@ -163,7 +217,7 @@ class Summary(Strict):
     """The whole document.
 
     ``measure`` is what every metric is a value of, and ``unit`` that of an absolute error. ``stream_accuracy`` repeats
-    ``stream`` where the measure is accuracy.
+    ``stream`` where the measure is accuracy. ``attack`` is there when sites lied.
     """
 
     format: Literal[1] = 1
@@ -174,6 +228,7 @@ class Summary(Strict):
     seed: int | None
     private: bool
     epsilon: float | None
+    attack: AttackSummary | None = None
     sites: tuple[SiteSummary, ...]
     left_out: tuple[LeftOutSummary, ...]
     runs: tuple[RunSummary, ...]

@@ -9,20 +9,41 @@ from rich.table import Table
 from rich.text import Text
 
 from fedloop_core.measure import Measure
-from fedloop_simulations.summary import Metric, Summary
+from fedloop_simulations.attacks.telling import attack_sentences, bounded_sentences
+from fedloop_simulations.summary import AttackSummary, Metric, Summary
 
 __all__ = ["closing_table"]
 
 
 def closing_table(summary: Summary) -> RenderableType:
     """Sites, versions, and what the devices answered, for a terminal."""
-    parts: list[RenderableType] = [_sites(summary)]
+    parts: list[RenderableType] = [Text(line, style="bold") for line in attack_sentences(summary)]
+    if summary.attack is not None:
+        parts.append(_attack(summary.attack))
+    parts.append(_sites(summary))
     if summary.versions:
         parts.append(_versions(summary))
     if summary.devices:
         parts.append(_stream(summary))
     parts.extend(Text(line) for line in _sentences(summary))
     return Group(*parts)
+
+
+def _attack(attack: AttackSummary) -> Table:
+    table = Table(title=f"Updates under attack, aggregation by {attack.rule}", title_justify="left")
+    table.add_column("site")
+    for name in ("folded", "refused", "shortened", "norm as it came", "share of each"):
+        table.add_column(name, justify="right")
+    for line in (*attack.sites, attack.honest):
+        table.add_row(
+            f"{line.site} (lies)" if line.site else "the honest ones",
+            str(line.folded),
+            f"{line.refused} ({', '.join(line.codes)})" if line.refused else "0",
+            str(line.bounded),
+            "-" if line.norm is None else f"{line.norm:.3g}",
+            "-" if line.share is None else f"{line.share:.3f}",
+        )
+    return table
 
 
 def _sites(summary: Summary) -> Table:
@@ -93,6 +114,7 @@ def _sentences(summary: Summary) -> Iterable[str]:
         yield f"Version {newest} serves on {serving} of {len(summary.devices)} devices."
     if summary.measure is Measure.CONCORDANCE and summary.devices:
         yield "Devices answered with log hazards; outcomes of a survival label do not come back from them."
+    yield from bounded_sentences(summary)
     for out in summary.left_out:
         when = f"round {out.round}" if out.round else out.run
         yield f"{out.site} was left out of {when}: {out.code}, {out.reason}."

@@ -17,6 +17,7 @@ from fedloop_server.runs.candidate import FLOAT_REFERENCE
 from fedloop_server.runs.estimates import estimate
 from fedloop_server.runs.events import Measured
 from fedloop_simulations.artifacts import ArtifactMeasurement, measure_artifacts
+from fedloop_simulations.attacks.telling import attack_sentences, attack_summary, bounded_in
 from fedloop_simulations.fleet import Answered
 from fedloop_simulations.report.model import (
     ArtifactLine,
@@ -71,6 +72,7 @@ def summary_of(simulation: Simulation) -> Summary:
         seed=simulation.settings.seed,
         private=task.privacy.private and simulation.settings.seed is None,
         epsilon=task.privacy.epsilon if task.privacy.private else None,
+        attack=attack_summary(simulation.assault, task, story.runs),
         sites=tuple(_site(simulation, site, number) for number, site in enumerate(simulation.sites)),
         left_out=tuple(
             LeftOutSummary(run=run.run_id, site=o.site, round=o.round, code=o.code, reason=o.reason)
@@ -83,6 +85,7 @@ def summary_of(simulation: Simulation) -> Summary:
                 rounds=run.state.completed_rounds,
                 version=run.state.version,
                 held_out=run.held_out,
+                bounded=tuple(bounded_in(run.state)),
             )
             for run in story.runs
         ),
@@ -119,7 +122,8 @@ def report_of(simulation: Simulation, summary: Summary) -> RunReport:
         ("after", stream.after),
     )
     return RunReport(
-        title=f"fedloop: {task.name}",
+        title=f"fedloop: {task.name}{'' if summary.attack is None else ' (under attack)'}",
+        attack=tuple(attack_sentences(summary)),
         task=task.name,
         measure=summary.measure,
         unit=summary.unit,

@@ -16,6 +16,7 @@ __all__ = [
     "RunDocument",
     "RunLine",
     "SiteDocument",
+    "UpdateDocument",
 ]
 
 
@@ -43,17 +44,30 @@ class LeftOutDocument(Strict):
     for_good: bool
 
 
+class UpdateDocument(Strict):
+    """What became of a site's update: its L2 norm as it came, and its share of what moved the model.
+
+    ``bounded_to`` is the norm that it was scaled down to, None when it was short enough.
+    """
+
+    site: str
+    norm: float
+    bounded_to: float | None
+    share: float
+
+
 class RoundDocument(Strict):
     """One round: whom it asked, who answered, who did not count, what was measured on the model that it began with.
 
     ``measured`` is over all sites, ``measured_by_site`` of each; ``seconds`` from opening to closing, of which
-    ``waiting_seconds`` for answers. Bytes are of messages and arrays, over all sites.
+    ``waiting_seconds`` for answers. ``updates`` are there where the sites sent some. Bytes are of messages and arrays, over all sites.
     """
 
     round: int
     asked: tuple[str, ...]
     answered: tuple[str, ...]
     left_out: tuple[LeftOutDocument, ...]
+    updates: tuple[UpdateDocument, ...]
     closed: bool
     seconds: float | None
     waiting_seconds: float
@@ -68,6 +82,8 @@ class RoundDocument(Strict):
 
 class SiteDocument(Strict):
     """One site in the whole run. ``measured`` is the last that it measured of the model, ``budget`` None without a limit.
+
+    ``share`` is the mean share that its updates had in what moved the model, ``shortened`` how many were longer than the bound.
 
     ``epsilon`` is what the run spent on its training rows, ``lifetime_epsilon`` and ``evaluation_epsilon`` what training
     and evaluation rows have spent for life.
@@ -86,6 +102,8 @@ class SiteDocument(Strict):
     evaluation_epsilon: float | None
     budget: float | None
     delta: float | None
+    share: float | None
+    shortened: int
     seconds: float
     bytes_out: int
     bytes_in: int
@@ -123,7 +141,7 @@ class RunLine(Strict):
 class RunDocument(Strict):
     """Everything of one run, as ``fedloop run show`` tells it.
 
-    ``next_step`` is a sentence for the reader; ``measure`` is accuracy, absolute_error or concordance. ``superlink_bytes_in``
+    ``next_step`` is a sentence for the reader; ``aggregation`` the task's rule; ``measure`` is accuracy, absolute_error or concordance. ``superlink_bytes_in``
     and ``superlink_bytes_out`` are Flower's count over the attempts that ended.
     """
 
@@ -139,6 +157,7 @@ class RunDocument(Strict):
     private: bool
     planned_epsilon: float | None
     planned_evaluation_epsilon: float | None
+    aggregation: str
     quorum: int
     deadline_seconds: float
     measure: str

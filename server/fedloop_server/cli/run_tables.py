@@ -75,6 +75,9 @@ def show_tables(document: RunDocument, *, every_round: bool = False) -> Renderab
         parts.append(_rounds(document, every_round=every_round))
     if document.sites:
         parts.append(_sites(document.sites, document.measure))
+    if document.aggregation != "mean" and any(site.share is not None for site in document.sites):
+        parts.append(_shares(document))
+    parts.extend(_text(line) for line in _shortened(document))
     if any(site.epsilon is not None for site in document.sites) and document.private:
         parts.append(_privacy(document.sites))
         parts.append(Text(_LIFE))
@@ -159,6 +162,23 @@ def _sites(sites: Sequence[SiteDocument], measure: str) -> Table:
         for site in sites
     ]
     return make_table("Sites", columns, rows, right=("rows", "answered", "left out", "seconds", "to site", "back"))
+
+
+def _shares(document: RunDocument) -> Table:
+    rows = [(site.site, f"{site.share:.3f}") for site in document.sites if site.share is not None]
+    title = f"Mean share of each site's updates in what moved the model, by {document.aggregation}"
+    return make_table(title, ("site", "share"), rows, right=("share",))
+
+
+def _shortened(document: RunDocument) -> Iterator[str]:
+    """Whose updates were longer than the bound, in which rounds, and by how much at most."""
+    for site in document.sites:
+        own = [(r.round, u.norm, u.bounded_to) for r in document.rounds for u in r.updates if u.site == site.site]
+        long = [(number, norm, bound) for number, norm, bound in own if bound is not None]
+        if long:
+            _, norm, bound = max(long, key=lambda found: found[1] / found[2])
+            rounds = _listed([number for number, _, _ in long])
+            yield f"{site.site}'s update was shortened in {rounds}, at most from a norm of {norm:.3g} to {bound:.3g}."
 
 
 def _rows(site: SiteDocument) -> str:

@@ -17,6 +17,7 @@ from fedloop_server.cli.run_documents import (
     RunDocument,
     RunLine,
     SiteDocument,
+    UpdateDocument,
 )
 from fedloop_server.cli.run_words import every_words, took_words, zoned
 from fedloop_server.manager.machine import resumed_at
@@ -82,6 +83,7 @@ def document_of(view: RunView, now_unix: float | None = None) -> RunDocument:
         private=task.privacy.private and view.plan.private,
         planned_epsilon=task.privacy.epsilon if task.privacy.private else None,
         planned_evaluation_epsilon=task.privacy.epsilon_of_evaluations if task.privacy.private else None,
+        aggregation=task.aggregation.rule,
         quorum=max(1, math.ceil(task.rounds.quorum * view.plan.expected_sites)),
         deadline_seconds=task.rounds.deadline_seconds,
         measure=measure_of(task.label).value,
@@ -187,6 +189,9 @@ def _rounds(view: RunView) -> Iterator[RoundDocument]:
             asked=closed.asked or closed.folded,
             answered=closed.folded,
             left_out=_out_of(view, closed.round, closed.folded),
+            updates=tuple(
+                UpdateDocument(site=u.site, norm=u.norm, bounded_to=u.bounded_to, share=u.share) for u in closed.updates
+            ),
             closed=True,
             seconds=None if opened is None else closed.unix - opened,
             waiting_seconds=closed.waiting_seconds,
@@ -205,6 +210,7 @@ def _rounds(view: RunView) -> Iterator[RoundDocument]:
             asked=opened_round.asked,
             answered=(),
             left_out=_out_of(view, opened_round.round, ()),
+            updates=(),
             closed=False,
             seconds=None,
             waiting_seconds=0.0,
@@ -246,6 +252,7 @@ def _site(view: RunView, site: str, rounds: Sequence[RoundDocument]) -> SiteDocu
     measured = [r.measured_by_site[site] for r in rounds if site in r.measured_by_site]
     took = [t for closed in view.state.rounds for t in closed.took if t.site == site]
     lost = [out for out in view.state.left_out if out.site == site]
+    updates = [u for r in rounds for u in r.updates if u.site == site]
     return SiteDocument(
         site=site,
         member=member is not None,
@@ -260,6 +267,8 @@ def _site(view: RunView, site: str, rounds: Sequence[RoundDocument]) -> SiteDocu
         evaluation_epsilon=None if spend is None else _finite(spend.evaluation_epsilon),
         budget=None if spend is None or spend.budget is None else _finite(spend.budget),
         delta=None if spend is None else spend.delta,
+        share=sum(u.share for u in updates) / len(updates) if updates else None,
+        shortened=sum(u.bounded_to is not None for u in updates),
         seconds=sum(t.seconds for t in took) + sum(out.seconds for out in lost),
         bytes_out=sum(t.bytes_out for t in took) + sum(out.bytes_out for out in lost),
         bytes_in=sum(t.bytes_in for t in took) + sum(out.bytes_in for out in lost),

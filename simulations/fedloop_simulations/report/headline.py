@@ -19,7 +19,8 @@ _SHIFTS = {
 
 def headline(report: RunReport) -> tuple[str, ...]:
     """What happened: one sentence for training and release, one for the shift, one for the recovery."""
-    return tuple(sentence for sentence in (_trained(report), _shifted(report), _recovered(report)) if sentence)
+    told = (*report.attack, _trained(report), _shifted(report), _recovered(report))
+    return tuple(sentence for sentence in told if sentence)
 
 
 def _trained(report: RunReport) -> str:

@@ -104,10 +104,11 @@ class RunReport(Strict):
     """The whole report. Ticks count steps of the simulation; ``last_tick`` is where it ended.
 
     ``epsilon`` is the task's for one run, absent without privacy; ``private`` is false whenever noise could be repeated
-    or was absent. ``measure`` is what every value is of, ``unit`` that of an absolute error. ``drift_kind`` and ``drift_tick`` say what was injected, and when.
+    or was absent. ``attack`` says that sites lied, what they did and what came of it; empty for honest ones. ``measure`` is what every value is of, ``unit`` that of an absolute error. ``drift_kind`` and ``drift_tick`` say what was injected, and when.
     """
 
     title: str
+    attack: tuple[str, ...] = ()
     task: str
     fedloop: str
     measure: Measure = Measure.ACCURACY
