@@ -16,9 +16,10 @@ from fedloop_server.aggregation.pieces import Matrix, pieces
 
 __all__ = ["geometric_median", "krum_order", "squared_distances"]
 
-_SMOOTHING = 1e-6  # of how far updates lie apart: the nu of RFA, as a share so that their unit does not matter
+_SMOOTHING = 1e-6  # of how far most updates lie apart: the nu of RFA, as a share so that their unit does not matter
+_NEAREST = 1e-300  # where half of them are one and the same
 _MOST_STEPS = 2000  # of Weiszfeld; each costs n * n
-_STILL = 1e-13  # change of the shares at which it stands still
+_STILL = 1e-12  # relative change of every share at which it stands still: a liar may have one of 1e-30
 
 
 def squared_distances(updates: Sequence[NDArray[np.floating]]) -> Matrix:
@@ -57,34 +58,36 @@ def _scores(distances: Matrix, faulty: int) -> NDArray[np.float64]:
     return np.asarray(others[:, :neighbours].sum(axis=1))
 
 
-def geometric_median(distances: Matrix, weights: NDArray[np.float64]) -> NDArray[np.float64]:
+def geometric_median(
+    updates: Sequence[NDArray[np.floating]], distances: Matrix, weights: NDArray[np.float64]
+) -> NDArray[np.float64]:
     """The shares of the updates in their geometric median: float64 ``[n]``, with sum 1.
 
     The smoothed Weiszfeld algorithm (RFA, arXiv 1912.13445). Each of its points is a mean of the updates, so a step needs only
-    the shares, and the distances from the point to the updates follow from those between updates.
+    the shares and the products of the updates. These are taken of differences to the update that has half of them nearest:
+    less than half cannot choose a far one, and so even a lie of 1e30 costs the others no digit.
     """
+    middle = np.median(distances, axis=1)
+    centre = int(np.argmin(middle))
+    products = _products(updates, centre)
+    nearest = _SMOOTHING * math.sqrt(float(middle[centre])) or _NEAREST
     agreed = weights / weights.sum()
     shares: NDArray[np.float64] = agreed
-    nearest = _SMOOTHING * _spread(distances)
-    if nearest == 0.0:
-        return shares  # they are all the same
     for _ in range(_MOST_STEPS):
-        towards = distances @ shares
-        apart = np.sqrt(np.maximum(towards - 0.5 * float(shares @ towards), 0.0))
-        pull = agreed / np.maximum(apart, nearest)
+        towards = products @ shares
+        squared = products.diagonal() - 2 * towards + float(shares @ towards)
+        pull = agreed / np.maximum(np.sqrt(np.maximum(squared, 0.0)), nearest)
         moved: NDArray[np.float64] = pull / pull.sum()
-        still = float(np.abs(moved - shares).max()) <= _STILL
+        still = bool((np.abs(moved - shares) <= _STILL * moved).all())
         shares = moved
         if still:
             break
     return shares
 
 
-def _spread(distances: Matrix) -> float:
-    """Radius of the smallest ball around an update that holds half of them, which less than half cannot widen.
-
-    Where half of them are one and the same: the smallest distance that is none of theirs.
-    """
-    radius = math.sqrt(float(np.median(distances, axis=1).min()))
-    apart = distances[distances > 0]
-    return radius or (math.sqrt(float(apart.min())) if apart.size else 0.0)
+def _products(updates: Sequence[NDArray[np.floating]], centre: int) -> Matrix:
+    total = np.zeros((len(updates), len(updates)))
+    for part in pieces(updates, np.float64):
+        difference = part - part[centre]
+        total += difference @ difference.T
+    return total

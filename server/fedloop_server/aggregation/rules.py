@@ -76,7 +76,7 @@ def combine(rule: RobustRule, updates: Sequence[NDArray[np.floating]], weights: 
         case Median():
             return _combined(*trimmed_mean(updates, (len(updates) - 1) // 2))
         case GeometricMedian():
-            shares = geometric_median(_distances(updates), np.asarray(weights, dtype=np.float64))
+            shares = geometric_median(updates, _distances(updates), np.asarray(weights, dtype=np.float64))
             return Combined(_mean(updates, shares), tuple(shares.tolist()))
         case Krum(faulty_sites=faulty):
             return _chosen(updates, krum_order(_distances(updates), faulty, 1, again=False))
