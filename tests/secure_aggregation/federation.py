@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
+import pytest
 
 from fedloop_clients.secure_aggregation.machine import AggregatingSite
 from fedloop_clients.secure_aggregation.policy import AggregationPolicy
@@ -14,6 +15,7 @@ from fedloop_clients.secure_aggregation.states import Expected
 from fedloop_core.arrays import ArraySpec
 from fedloop_core.errors import FedloopError, SecureAggregationRefused
 from fedloop_core.keys import SigningKey
+from fedloop_core.secure_aggregation.agreement import KeyPair
 from fedloop_core.secure_aggregation.encoding import decode, decode_masked, encode
 from fedloop_core.secure_aggregation.identity import Consortium, Instance
 from fedloop_core.secure_aggregation.messages import (
@@ -30,11 +32,14 @@ from fedloop_core.secure_aggregation.messages import (
     Unmask,
     Unmasking,
 )
+from fedloop_core.secure_aggregation.transcript import advertised_text
 from fedloop_server.aggregation import FixedPointSum
 from fedloop_server.secure_aggregation.machine import Goal, SecureRound, SecureSum, Stage
 
 LARGEST = 10.0
 RUN = "20260101-heart-1"
+AT = Instance(RUN, 1, 2)
+VICTIM, ACCOMPLICE = "site-00", "site-04"
 STEPS = (Stage.KEYS, Stage.SHARES, Stage.INPUTS, Stage.SURVIVORS, Stage.UNMASKING)
 Update = dict[str, np.ndarray]
 SPEC = ArraySpec(("weight", "bias"), ((3, 2), (2,)), ("float32", "float32"))
@@ -88,7 +93,7 @@ class Federation:
         )
 
     def coordinator(self, instance: Instance, sites: list[str] | None = None) -> SecureRound:
-        asked = sites or list(self.keys)
+        asked = list(self.keys) if sites is None else sites
         return SecureRound(instance, {site: self.keys[site].verifying for site in asked}, minimum_sites=self.minimum)
 
     def goal(self) -> Goal:
@@ -185,3 +190,21 @@ def run(
             except SecureAggregationRefused:
                 continue
     return round_.sum()
+
+
+def advertised(federation: Federation, site: str, instance: Instance = AT, **keys: bytes) -> Advertisement:
+    """Keys that a site's identity has signed: an accomplice signs what it is told."""
+    made = {"mask_key": KeyPair.generate().public, "channel_key": KeyPair.generate().public} | keys
+    text = advertised_text(instance, site, made["mask_key"], made["channel_key"])
+    return Advertisement(instance, site, made["mask_key"], made["channel_key"], federation.keys[site].sign(text))
+
+
+def with_keys(question: ShareKeys, *others: Advertisement, without: tuple[str, ...] = ()) -> ShareKeys:
+    cohort = {ad.site: ad for ad in question.cohort} | {ad.site: ad for ad in others}
+    return replace(question, cohort=tuple(cohort[site] for site in sorted(cohort) if site not in without))
+
+
+def refusal(call: Callable[[], object]) -> str:
+    with pytest.raises(SecureAggregationRefused) as refused:
+        call()
+    return str(refused.value.fields["reason"])

@@ -200,7 +200,8 @@ class AggregatingSite:
             self._require(signed.site in state.survivors, "signature", "is no survivor.", signed.site)
             good = self._consortium.key(signed.site).verifies(signed.signature, text)
             self._require(good, "signature", "has not signed this list of survivors.", signed.site)
-        self._policy.check_remaining(len(question.signatures), masked.threshold)
+        enough = len(question.signatures) >= masked.threshold
+        self._require(enough, "survivors", "too few survivors have signed.")
         own = {self._site: masked.own_share}
         seeds = own | {site: seed for site, (seed, _) in masked.shares.items() if site in state.survivors}
         keys = {site: key for site, (_, key) in masked.shares.items() if site not in state.survivors}

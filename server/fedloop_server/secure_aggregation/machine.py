@@ -326,7 +326,7 @@ class SecureRound:
         for site in sorted(self._waiting):
             self.drop(site, "silent")
         self.stage = after if len(answered) >= least else Stage.OVER
-        if self.stage is not after:
+        if len(answered) < least:
             raise SecureAggregationRefused(
                 f"{len(answered)} sites are left at the stage of {stage.name.lower()}; {least} are needed. Nothing was revealed.",
                 hint="Begin another instance with the sites that answer.",

@@ -1,0 +1,155 @@
+"""What a site does once, whatever it is asked, and through restarts and full disks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from tests.secure_aggregation.federation import (
+    AT,
+    VICTIM,
+    Federation,
+    names,
+    refusal,
+    run,
+)
+
+from fedloop_clients.secure_aggregation.promises import MemoryPromises, Promise
+from fedloop_core.errors import SecureAggregationRefused
+from fedloop_core.secure_aggregation.messages import (
+    AdvertiseKeys,
+    Answer,
+    ConfirmSurvivors,
+    MaskedInput,
+    Question,
+    SiteSignature,
+    Unmask,
+)
+from fedloop_server.secure_aggregation.machine import SecureRound, Stage
+
+S, M, C, U = Stage.SHARES, Stage.INPUTS, Stage.SURVIVORS, Stage.UNMASKING
+
+
+def released(federation: Federation) -> SecureRound:
+    round_ = federation.coordinator(AT)
+    run(federation, round_)
+    return round_
+
+
+@pytest.mark.parametrize("restarted", [False, True], ids=["in memory", "after a restart"])
+def test_shares_of_a_round_leave_once_for_ever(restarted: bool) -> None:
+    federation = Federation(5)
+    released(federation)
+    machine = federation.machine(VICTIM) if restarted else federation.machines[VICTIM]
+    federation.machines[VICTIM] = machine
+    for number in (1, 2, 3, 2**30):
+        at = replace(AT, number=number)
+        questions: tuple[Question, ...] = (
+            AdvertiseKeys(at),
+            ConfirmSurvivors(at, tuple(names(5))),
+            Unmask(at, (SiteSignature(VICTIM, bytes(64)),)),
+        )
+        for question in questions:
+            with pytest.raises(SecureAggregationRefused) as refused:
+                federation.answer(VICTIM, question)
+            assert refused.value.fields["reason"] == "released"
+    assert machine.advertise(AdvertiseKeys(replace(AT, round=2))).site == VICTIM
+
+
+@pytest.mark.parametrize("stage", [S, M, C, U], ids=lambda stage: stage.name.lower())
+def test_a_site_that_was_restarted_gives_the_instance_up(stage: Stage) -> None:
+    federation = Federation(5)
+    round_ = federation.coordinator(AT)
+
+    def restart(at: Stage, site: str, question: Question) -> Question:
+        if (at, site) == (stage, VICTIM):
+            federation.machines[VICTIM] = federation.machine(VICTIM)
+        return question
+
+    run(federation, round_, tamper=restart)
+    assert [(d.site, d.stage, d.reason) for d in round_.dropped] == [(VICTIM, stage, "instance")]
+    again = federation.machine(VICTIM)
+    assert refusal(lambda: again.advertise(AdvertiseKeys(AT))) == "instance"
+    assert again.advertise(AdvertiseKeys(replace(AT, number=3))).instance.number == 3
+
+
+def test_a_question_that_is_asked_again_gets_its_answer_again_and_another_none() -> None:
+    federation = Federation(5)
+    round_ = federation.coordinator(AT)
+    seen: list[Stage] = []
+
+    def ask_twice(stage: Stage, site: str, answer: Answer) -> Answer:
+        if site != VICTIM:
+            return answer
+        again = federation.answer(VICTIM, asked[stage])
+        seen.append(stage)
+        if isinstance(answer, MaskedInput) and isinstance(again, MaskedInput):
+            assert answer.masked.tobytes() == again.masked.tobytes()
+        else:
+            assert answer == again
+        return answer
+
+    asked: dict[Stage, Question] = {}
+
+    def keep(stage: Stage, site: str, question: Question) -> Question:
+        if site == VICTIM:
+            asked[stage] = question
+        return question
+
+    assert run(federation, round_, tamper=keep, spoil=ask_twice) is not None
+    assert len(seen) == 5
+
+
+def test_another_list_of_survivors_is_not_signed() -> None:
+    federation = Federation(6)
+    round_ = federation.coordinator(AT)
+    run(federation, round_, until=C)
+    machine = federation.machines[VICTIM]
+    machine.confirm(round_.ask_survivors()[VICTIM])
+    assert refusal(lambda: machine.confirm(ConfirmSurvivors(AT, tuple(names(5))))) == "stage"
+    federation.promises[VICTIM].write(federation.promises[VICTIM].read(AT))
+    assert federation.promises[VICTIM].read(AT).survivors
+
+
+def test_an_instance_that_was_given_up_for_another_is_never_unmasked() -> None:
+    federation = Federation(5)
+    round_ = federation.coordinator(AT)
+    run(federation, round_, until=U)
+    unmask = round_.ask_unmasking()[VICTIM]
+    federation.machines[VICTIM].advertise(AdvertiseKeys(replace(AT, number=3)))
+    assert refusal(lambda: federation.machines[VICTIM].unmask(unmask)) == "instance"
+    assert not federation.promises[VICTIM].read(AT).released
+
+
+class FailingPromises(MemoryPromises):
+    """A disk that is full when ``failing`` is set."""
+
+    failing = False
+
+    def write(self, promise: Promise) -> None:
+        if self.failing:
+            raise OSError("no space is left")
+        super().write(promise)
+
+
+@pytest.mark.parametrize("stage", [Stage.KEYS, S, C, U], ids=lambda stage: stage.name.lower())
+def test_nothing_leaves_before_it_is_kept(stage: Stage) -> None:
+    federation = Federation(5)
+    promises = FailingPromises()
+    federation.promises[VICTIM] = promises
+    federation.machines[VICTIM] = federation.machine(VICTIM)
+    round_ = federation.coordinator(AT)
+    failed: list[Stage] = []
+
+    def fail(at: Stage, site: str, question: Question) -> Question:
+        if (at, site) == (stage, VICTIM):
+            promises.failing = True
+            with pytest.raises(OSError, match="no space"):
+                federation.answer(site, question)
+            promises.failing = False
+            failed.append(at)
+        return question
+
+    assert run(federation, round_, tamper=fail) is not None  # asked again, when there is space, it answers
+    assert failed == [stage]
+    assert round_.dropped == ()
