@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -10,7 +11,7 @@ from dataclasses import dataclass, field
 from fedloop_clients.cancelling import WatchedRun
 from fedloop_clients.context import RunContext
 from fedloop_clients.privacy.accounting import check_delta, epsilon, rdp_at
-from fedloop_clients.privacy.affording import require_room
+from fedloop_clients.privacy.affording import blocks_short_of_run
 from fedloop_clients.privacy.charges import Charge, NonPrivateCharge, PureCharge
 from fedloop_clients.privacy.ledger import Head, Ledger, Reservation
 from fedloop_clients.privacy.planning import Ceiling, PrivacyPlan, plan_run
@@ -20,6 +21,7 @@ from fedloop_proto.coordination.v1.coordination_pb2 import PrivacySpend
 
 __all__ = ["RunCharges"]
 
+_LOG = logging.getLogger(__name__)
 _ROUNDING = 1e-6  # relative slack when rounds, charged one by one, add up to the whole run
 
 
@@ -58,17 +60,43 @@ class RunCharges:
             )
         return context.plans[rounds, evaluations]
 
-    def require_room(self, plan: PrivacyPlan | None = None) -> None:
-        """Refuses a private run that the training blocks do not hold to its end; without a plan, as far as no row decides it.
+    def leave_out_exhausted(self, plan: PrivacyPlan | None = None) -> bool:
+        """Leaves blocks out that do not hold a private run to its end; without a plan, as far as no number of units decides.
+
+        Which ones follows from the ledger, the task and the numbers of units told: everything the coordinator knows already
+        or may know, so leaving their rows out tells it nothing of them. Returns whether any was left out.
 
         Evaluation rows have a budget of their own, and when it is spent, training goes on without measuring there.
+
+        Raises:
+            BudgetExhausted: no block holds the run; names the first, what the run needs and what is left.
+        """
+        context = self.context
+        if not context.task.privacy.private:
+            return False
+        run_id = context.known.run_id
+        short = blocks_short_of_run(context.task, self.ledger, run_id, context.training_blocks, plan)
+        if not short:
+            return False
+        if len(short) == len(context.training_blocks):
+            raise next(iter(short.values()))
+        for error in short.values():
+            _LOG.warning("run %s trains without these rows: %s", run_id, error.message)
+        context.leave_out(short)
+        return True
+
+    def require_room(self, plan: PrivacyPlan | None) -> None:
+        """Refuses a private run whose number of units was told, when a block that is trained on does not hold it any more.
 
         Raises:
             BudgetExhausted: names the block, what the run needs and what is left.
         """
         context = self.context
         if context.task.privacy.private:
-            require_room(context.task, self.ledger, context.known.run_id, context.training_blocks, (), plan)
+            run_id = context.known.run_id
+            short = blocks_short_of_run(context.task, self.ledger, run_id, context.training_blocks, plan)
+            for error in short.values():
+                raise error
 
     def check_delta(self) -> None:
         """Refuses a private task whose delta is too large for the exact number of units, as the data gate refuses rows.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 
 from fedloop_clients.data.gate import GateVerdict
 from fedloop_clients.data.site_data import RowChoice, SiteData
@@ -33,15 +34,17 @@ class KnownVerdict:
 
 @dataclass
 class RunContext:
-    """A run's task and rows; ``data`` is what they were taken from.
+    """A run's task and rows; ``data`` is what they were taken from, ``blocks`` its training rows by block.
 
     Rows are those of the moment when the site was first asked: feedback that arrives during a run waits for the next.
+    ``training_blocks`` are trained on, and ``training`` are their rows: all but ``known.left_out``.
     """
 
     known: KnownRun
     task: Task
     task_digest: bytes
     data: SiteData
+    blocks: dict[str, Dataset]
     training_blocks: tuple[str, ...]
     training: Dataset
     evaluation: dict[RowChoice, EvaluationRowsOf]
@@ -55,7 +58,23 @@ class RunContext:
         evaluation = {
             choice: EvaluationRowsOf(data.evaluation_blocks(choice), data.evaluation(choice)) for choice in RowChoice
         }
-        return cls(known, task, task.digest, data, data.training_blocks, data.training(), evaluation)
+        blocks = {block: data.training((block,)) for block in data.training_blocks}
+        begun = cls(known, task, task.digest, data, blocks, data.training_blocks, data.training(), evaluation)
+        if known.left_out:
+            begun.leave_out(known.left_out)
+        return begun
+
+    def leave_out(self, blocks: Iterable[str]) -> None:
+        """Trains on the rest from now on; what follows from the rows is found anew."""
+        out = {*self.known.left_out, *blocks}
+        self.known = replace(self.known, left_out=tuple(block for block in self.blocks if block in out))
+        self.training_blocks = tuple(block for block in self.blocks if block not in out)
+        self.training = self.data.training(()) if not self.training_blocks else self.blocks[self.training_blocks[0]]
+        for block in self.training_blocks[1:]:
+            self.training = self.training.concatenate(self.blocks[block])
+        self.verdict = None
+        self.plans.clear()
+        self.digests.clear()
 
     def rows_digest(self, blocks: tuple[str, ...]) -> bytes:
         """Digest of the run's rows in these blocks, keyed with the site's secret; found once."""

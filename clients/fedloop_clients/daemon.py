@@ -290,7 +290,11 @@ class SiteDaemon:
             context.known = known
         if kind == "describe_data":
             self._controls.audit.noticed(
-                AuditAction.RUN_STARTED, instruction.run_id, task=context.task.name, attempt=instruction.attempt
+                AuditAction.RUN_STARTED,
+                instruction.run_id,
+                task=context.task.name,
+                attempt=instruction.attempt,
+                blocks_left_out=len(context.known.left_out),
             )
         return stored
 

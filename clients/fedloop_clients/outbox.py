@@ -32,7 +32,7 @@ CREATE TABLE IF NOT EXISTS answer (
 ) STRICT;
 CREATE TABLE IF NOT EXISTS run (
     run_id TEXT PRIMARY KEY, attempt INTEGER NOT NULL, task BLOB NOT NULL, rows_said INTEGER NOT NULL,
-    trained INTEGER NOT NULL DEFAULT 0
+    trained INTEGER NOT NULL DEFAULT 0, left_out TEXT NOT NULL DEFAULT ''
 ) STRICT, WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS charged (sequence INTEGER PRIMARY KEY, digest BLOB NOT NULL) STRICT;
 CREATE TABLE IF NOT EXISTS cancelled (run_id TEXT PRIMARY KEY, attempt INTEGER NOT NULL) STRICT, WITHOUT ROWID;
@@ -54,7 +54,8 @@ class KeptResult:
 class KnownRun:
     """A run that this site was asked about.
 
-    Its highest attempt, its task, the number of rows that it was told, and how many different questions to train were answered.
+    Its highest attempt, its task, the number of rows that it was told, how many different questions to train were answered,
+    and which blocks it does not train on, as they do not hold it to its end.
     """
 
     run_id: str
@@ -62,6 +63,7 @@ class KnownRun:
     task_document: bytes
     rows_said: int
     trained: int = 0
+    left_out: tuple[str, ...] = ()
 
 
 class Outbox:
@@ -92,7 +94,8 @@ class Outbox:
             self._connection.execute("PRAGMA journal_mode = WAL")
             self._connection.execute("PRAGMA synchronous = FULL")
             self._connection.executescript(_SCHEMA)
-            self._add_column("run", "trained")
+            self._add_column("run", "trained INTEGER NOT NULL DEFAULT 0")
+            self._add_column("run", "left_out TEXT NOT NULL DEFAULT ''")
             self._kept: deque[tuple[int, int]] = deque(
                 self._connection.execute(
                     "SELECT sequence, length(body) + length(arrays) FROM answer WHERE body IS NOT NULL ORDER BY sequence"
@@ -166,9 +169,12 @@ class Outbox:
         """What is known of a run."""
         with self._using():
             row = self._connection.execute(
-                "SELECT run_id, attempt, task, rows_said, trained FROM run WHERE run_id = ?", (run_id,)
+                "SELECT run_id, attempt, task, rows_said, trained, left_out FROM run WHERE run_id = ?", (run_id,)
             ).fetchone()
-        return None if row is None else KnownRun(*row)
+        if row is None:
+            return None
+        known, attempt, document, rows_said, trained, left_out = row
+        return KnownRun(known, attempt, document, rows_said, trained, tuple(left_out.split()))
 
     def remember(self, run: KnownRun) -> None:
         """Keeps what is known of a run in place of what was."""
@@ -224,13 +230,13 @@ class Outbox:
     def _add_column(self, table: str, column: str) -> None:
         """A file of an earlier release has not got it yet."""
         known = {row[1] for row in self._connection.execute(f"PRAGMA table_info({table})")}
-        if column not in known:
-            self._connection.execute(f"ALTER TABLE {table} ADD COLUMN {column} INTEGER NOT NULL DEFAULT 0")
+        if column.partition(" ")[0] not in known:
+            self._connection.execute(f"ALTER TABLE {table} ADD COLUMN {column}")
 
     def _put(self, run: KnownRun) -> None:
         self._connection.execute(
-            "INSERT OR REPLACE INTO run (run_id, attempt, task, rows_said, trained) VALUES (?, ?, ?, ?, ?)",
-            (run.run_id, run.attempt, run.task_document, run.rows_said, run.trained),
+            "INSERT OR REPLACE INTO run (run_id, attempt, task, rows_said, trained, left_out) VALUES (?, ?, ?, ?, ?, ?)",
+            (run.run_id, run.attempt, run.task_document, run.rows_said, run.trained, " ".join(run.left_out)),
         )
 
     def _dropped_for(self, size: int) -> list[tuple[int, int]]:

@@ -120,35 +120,38 @@ class SiteWork:
         """The data gate's verdict, the number of rows, and what the ledger has spent.
 
         A private run is planned from the number told here, with noise: ``context.known.rows_said``. It is told once; who
-        asks again hears the same number and pays nothing.
+        asks again hears the same number and pays nothing. Blocks that do not hold the run to its end are left out of it
+        here; when the data gate does not admit the rest, the site is not in the run.
 
         Raises:
             PrivacyParameterInvalid: the task's parameters guard nothing with these rows.
-            BudgetExhausted: a block does not hold the run to its end. At most the number of rows was charged.
+            BudgetExhausted: no block holds the run to its end. At most the number of rows was charged.
         """
         context = charges.context
+        first = context.known.rows_said == 0
+        if first:
+            charges.leave_out_exhausted()  # before anything is charged
+        if self._verdict(context).admitted:
+            charges.check_delta()  # so is this
+            if not context.task.privacy.private:
+                charges.release(_NON_PRIVATE, context.training_blocks, "number of rows")
+                context.known = replace(context.known, rows_said=max(len(context.training), 1))
+            elif first:
+                self._settle_on_blocks(charges, self._noised_units(charges, instruction))
+            else:
+                charges.require_room(charges.plan(context.task.rounds.count))
         verdict = self._verdict(context)
         description = DataDescription(
             admitted=verdict.admitted,
             reasons=verdict.failed,
             spend=charges.spend(context.training_blocks),
             software_version=self._software,
+            blocks_left_out=len(context.known.left_out),
         )
-        if not verdict.admitted:
-            return Outcome(description)
-        charges.check_delta()  # before anything is charged
-        charges.require_room()  # so is this, as far as it does not depend on the number that is told
-        if not context.task.privacy.private:
-            charges.release(_NON_PRIVATE, context.training_blocks, "number of rows")
-            told = max(len(context.training), 1)
-        else:
-            told = context.known.rows_said or self._noised_units(charges, instruction)
-        context.known = replace(context.known, rows_said=told)
-        plan = charges.plan(context.task.rounds.count)  # what cannot be planned or paid is refused now, not in a round
-        charges.require_room(plan)
-        description.data_fingerprint = context.rows_digest(context.training_blocks)
-        description.rows = told
-        description.rows_noised = context.task.privacy.private
+        if verdict.admitted:
+            description.data_fingerprint = context.rows_digest(context.training_blocks)
+            description.rows = context.known.rows_said
+            description.rows_noised = context.task.privacy.private
         return Outcome(description)
 
     def collect_moments(self, charges: RunCharges, instruction: Instruction) -> Outcome:
@@ -254,18 +257,34 @@ class SiteWork:
         """
         return Outcome(self._evaluations.of_artifact(charges, instruction, arrays))
 
-    def _noised_units(self, charges: RunCharges, instruction: Instruction) -> int:
-        """The number of training units with noise: one unit moves it by 1, however many rows it has.
+    def _noised_units(self, charges: RunCharges, instruction: Instruction) -> dict[str, int]:
+        """The number of units in each training block, with noise.
 
-        Never outside the numbers of rows that the task's data gate lets in, which are public.
+        One release: a unit is in one block and moves its number by 1, however many rows it has, and no other number.
         """
         context = charges.context
+        blocks = context.training_blocks
         charge = count_charge(context.task)
-        charges.release(charge, context.training_blocks, "number of rows")
-        exact = len(UnitIndex.of(context.training.units))
-        (noised,) = noised_counts((exact,), 1 / charge.epsilon, self._noise.derive(instruction, "rows"))
+        charges.release(charge, blocks, "number of rows")
+        exact = [len(UnitIndex.of(context.blocks[block].units)) for block in blocks]
+        noised = noised_counts(exact, 1 / charge.epsilon, self._noise.derive(instruction, "rows"))
+        return dict(zip(blocks, noised, strict=True))
+
+    @staticmethod
+    def _settle_on_blocks(charges: RunCharges, told: Mapping[str, int]) -> None:
+        """Finds the blocks that hold the run to its end, and with them the number of units that it is planned from.
+
+        Fewer units ask for another plan, which other blocks may not hold, so it is looked at until all hold it. The number is
+        never outside the numbers of rows that the task's data gate lets in, which are public.
+        """
+        context = charges.context
         gate = context.task.gates.data
-        return min(max(noised, gate.minimum_rows, 1), gate.maximum_rows)
+        while True:
+            units = sum(told[block] for block in context.training_blocks)
+            told_now = min(max(units, gate.minimum_rows, 1), gate.maximum_rows)
+            context.known = replace(context.known, rows_said=told_now)
+            if not charges.leave_out_exhausted(charges.plan(context.task.rounds.count)):
+                return
 
     def _verdict(self, context: RunContext) -> GateVerdict:
         """The data gate's verdict on the run's training rows, found once for each gate that the site sets."""

@@ -106,6 +106,7 @@ def test_a_block_that_is_exhausted_or_has_no_budget_says_so() -> None:
     assert free.endswith("1.7 spent, and no budget is kept.")
     assert exact.endswith("no budget is kept, and exact answers were given: no epsilon bounds them.")
     assert [account.retired for account in ledger.accounts()] == [True, False, False]
+    assert ledger.exhausted() == ("original",)
 
 
 @pytest.mark.parametrize(
@@ -136,7 +137,9 @@ def test_verify_names_the_first_entry_that_is_wrong(home: SiteHome) -> None:
     fill(home)
     with sqlite3.connect(home.ledger_file, isolation_level=None) as connection:
         connection.execute("DROP TRIGGER entry_is_never_changed")
-        connection.execute("UPDATE entry SET body = CAST(replace(CAST(body AS TEXT), 'run-1', 'run-9') AS BLOB) WHERE sequence >= 4")
+        connection.execute(
+            "UPDATE entry SET body = CAST(replace(CAST(body AS TEXT), 'run-1', 'run-9') AS BLOB) WHERE sequence >= 4"
+        )
     connection.close()
     said = run("verify", home=home, expect=StorageError.exit_status)
     assert "entry 4 does not follow" in said

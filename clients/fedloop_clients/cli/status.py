@@ -91,9 +91,9 @@ def _ledger(site: SiteHome) -> dict[str, object] | None:
     if not site.ledger_file.exists():
         return None
     ledger = site.ledger()
-    head = ledger.head()
+    head, exhausted = ledger.head(), ledger.exhausted()
     ledger.close()
-    return {"sequence": head.sequence, "digest": head.digest.hex()}
+    return {"sequence": head.sequence, "digest": head.digest.hex(), "exhausted": list(exhausted)}
 
 
 def _print(told: Told, processes: Sequence[ProcessStatus], daemon: SiteStatus | None) -> None:
@@ -106,6 +106,11 @@ def _print(told: Told, processes: Sequence[ProcessStatus], daemon: SiteStatus | 
     ledger = told["ledger"]
     head = f"{ledger['sequence']} entries, head {str(ledger['digest'])[:16]}" if isinstance(ledger, dict) else "empty"
     print(f"ledger       {head}")
+    exhausted = ledger["exhausted"] if isinstance(ledger, dict) else ()
+    if exhausted:
+        print(
+            f"exhausted    {', '.join(exhausted)}: a run like the last leaves these rows out (fedloop site ledger show)"
+        )
     data = told["data"]
     if isinstance(data, dict):
         print(f"data         {missing_words(data['file']) if data['missing'] else data['file']}")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from fedloop_clients.privacy.entries import BlockState, Spend
 from fedloop_clients.privacy.loss_distribution import epsilon_by_loss
 
-__all__ = ["BlockAccount", "account_of"]
+__all__ = ["BlockAccount", "account_of", "runs_left"]
 
 
 @dataclass(frozen=True)
@@ -42,24 +42,30 @@ class BlockAccount:
 def account_of(name: str, block: BlockState, open_reservations: int) -> BlockAccount:
     """The account of a block."""
     listed = tuple(block.charges.values())
-    last = block.last_run or (listed[-1][0] if listed else "")
     return BlockAccount(
         name=name,
         opened_unix=block.opened.time_unix,
         order=block.opened.order,
         spend=block.spend(),
         unit=block.unit,
-        last_run=last,
+        last_run=_last_run(block),
         runs=len({run for run, _ in listed}),
-        runs_left=_runs_left(block, last),
+        runs_left=runs_left(block),
         charges=len(listed),
         open_reservations=open_reservations,
         by_loss=math.inf if block.exact else epsilon_by_loss((c for _, c in listed), block.opened.delta),
     )
 
 
-def _runs_left(block: BlockState, run: str) -> float | None:
-    cost = math.fsum(block.cost(charge) for name, charge in block.charges.values() if name == run)
+def runs_left(block: BlockState) -> float | None:
+    """How many more runs like the last one a block holds; infinite without a budget, None before the first."""
     if block.opened.order is None:
         return math.inf
+    last = _last_run(block)
+    cost = math.fsum(block.cost(charge) for run, charge in block.charges.values() if run == last)
     return max(block.capacity - block.divergence, 0.0) / cost if cost > 0 else None
+
+
+def _last_run(block: BlockState) -> str:
+    """The last run that trained or evaluated, or else whatever was charged last."""
+    return block.last_run or next((run for run, _ in reversed(block.charges.values())), "")

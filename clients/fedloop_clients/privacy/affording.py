@@ -1,6 +1,8 @@
-"""Whether a site's blocks hold a whole run: all that it will charge, before its first release."""
+"""Which of a site's blocks hold a whole run: all that it will charge, before its first release."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 from fedloop_clients.data.site_data import SiteData
 from fedloop_clients.privacy.accounting import conversion, epsilon_at, rdp_at
@@ -19,71 +21,44 @@ from fedloop_core.errors import BudgetExhausted
 from fedloop_core.task.document import Task
 from fedloop_core.task.evaluations import planned_evaluations
 
-__all__ = ["affords_run", "require_room"]
+__all__ = ["affords_run", "blocks_short_of_evaluations", "blocks_short_of_run"]
 
 _ROUNDING = 1e-9  # relative slack when charges are added one by one
 
 
-def require_room(
-    task: Task,
-    ledger: Ledger,
-    run_id: str,
-    training: tuple[str, ...],
-    evaluation: tuple[str, ...],
-    plan: PrivacyPlan | None = None,
-) -> None:
-    """Refuses a private run that a block does not hold to its end, whatever of it is charged already.
+def blocks_short_of_run(
+    task: Task, ledger: Ledger, run_id: str, training: Iterable[str], plan: PrivacyPlan | None = None
+) -> dict[str, BudgetExhausted]:
+    """The training blocks that do not hold a private run to its end, each with the refusal that would say so.
 
-    To training blocks, that is all rounds, statistics and counts; to evaluation blocks, all evaluations: without them a
-    version could be trained and not be judged. Follows from the task and from the number of units told, never from rows.
+    All that the run charges to training rows: rounds, statistics and counts. Follows from the task, the ledger and the
+    number of units told, never from rows.
 
     Args:
         task: of the run, private.
         ledger: the site's.
         run_id: whose charges are part of the run.
-        training: blocks that are trained on.
-        evaluation: blocks that are evaluated on.
+        training: blocks that would be trained on.
         plan: of the run; before there is one, as the number of units was not told, the rounds are left out.
-
-    Raises:
-        BudgetExhausted: names the first block that does not hold the run, what the run needs and what is left.
     """
     moments = moments_charge(task)
     whole: tuple[Charge, ...] = (count_charge(task), *(() if moments is None else (moments,)))
     if plan is not None:
         whole = (*plan.others, *[plan.round] * task.rounds.count)
-    for block in training:
-        _require(ledger, block, run_id, whole, f"its {task.rounds.count} rounds, statistics and counts")
-    every = evaluation_charge(task)
-    for block in evaluation:
-        _require(ledger, block, run_id, (every,) * planned_evaluations(task), "its evaluations")
+    what = f"its {task.rounds.count} rounds, statistics and counts"
+    found = {block: _shortfall(ledger, block, run_id, whole, what) for block in training}
+    return {block: error for block, error in found.items() if error is not None}
 
 
-def _require(ledger: Ledger, block: str, run_id: str, whole: tuple[Charge, ...], what: str) -> None:
-    headroom = ledger.headroom(block)
-    if headroom is None:
-        return
-    order, left = headroom
-    own = sum(rdp_at(charge, order) for charge in ledger.charges(block, run_id))
-    missing = sum(rdp_at(charge, order) for charge in whole) - own
-    if missing <= left + _ROUNDING * (left + own):
-        return
-    spend = ledger.spend(block)
-    used = spend.budget - conversion(order, spend.delta) - left
-    needed = epsilon_at(order, used + missing, spend.delta) - spend.epsilon
-    raise BudgetExhausted(
-        f"block {block!r} does not hold run {run_id} to its end: {what} need epsilon {needed:.3f} at delta {spend.delta:g}, "
-        f"and {max(spend.budget - spend.epsilon, 0.0):.3f} of {spend.budget:g} for life are left.",
-        hint="No round was begun. Train on newer blocks, plan less, or fine-tune from the last release, which costs nothing.",
-        block=block,
-        spent=spend.epsilon,
-        asked=needed,
-        budget=spend.budget,
-    )
+def blocks_short_of_evaluations(task: Task, ledger: Ledger, evaluation: Iterable[str]) -> dict[str, BudgetExhausted]:
+    """The evaluation blocks that do not hold all of a new run's evaluations: its version could not be judged there."""
+    every = (evaluation_charge(task),) * planned_evaluations(task)
+    found = {block: _shortfall(ledger, block, "", every, "its evaluations") for block in evaluation}
+    return {block: error for block, error in found.items() if error is not None}
 
 
 def affords_run(task: Task, data: SiteData, ledger: Ledger, *, units: int | None = None) -> bool:
-    """Whether every block holds what one new run would charge to it: see ``require_room``.
+    """Whether there are blocks that hold what one new run would charge to them, and all can be evaluated on.
 
     Args:
         task: of the run.
@@ -98,12 +73,33 @@ def affords_run(task: Task, data: SiteData, ledger: Ledger, *, units: int | None
     training, evaluation = data.training_blocks, data.evaluation_blocks()
     if not task.privacy.private:
         return all(ledger.headroom(block) is None for block in (*training, *evaluation))
-    rooms = [room for block in training if (room := ledger.headroom(block)) is not None]
+    if blocks_short_of_evaluations(task, ledger, evaluation):
+        return False
     if units is None:
         units = max(len(UnitIndex.of(data.training().units)), 1)
+    rooms = [room for block in training if (room := ledger.headroom(block)) is not None]
     plan = plan_run(task, units, task.rounds.count, ceilings=tuple(Ceiling(order, left) for order, left in rooms))
-    try:
-        require_room(task, ledger, "", training, evaluation, plan)
-    except BudgetExhausted:
-        return False
-    return True
+    return len(blocks_short_of_run(task, ledger, "", training, plan)) < len(training)
+
+
+def _shortfall(ledger: Ledger, block: str, run_id: str, whole: tuple[Charge, ...], what: str) -> BudgetExhausted | None:
+    headroom = ledger.headroom(block)
+    if headroom is None:
+        return None
+    order, left = headroom
+    own = sum(rdp_at(charge, order) for charge in ledger.charges(block, run_id))
+    missing = sum(rdp_at(charge, order) for charge in whole) - own
+    if missing <= left + _ROUNDING * (left + own):
+        return None
+    spend = ledger.spend(block)
+    used = spend.budget - conversion(order, spend.delta) - left
+    needed = epsilon_at(order, used + missing, spend.delta) - spend.epsilon
+    return BudgetExhausted(
+        f"block {block!r} does not hold run {run_id} to its end: {what} need epsilon {needed:.3f} at delta {spend.delta:g}, "
+        f"and {max(spend.budget - spend.epsilon, 0.0):.3f} of {spend.budget:g} for life are left.",
+        hint="No round was begun. Train on newer blocks, plan less, or fine-tune from the last release, which costs nothing.",
+        block=block,
+        spent=spend.epsilon,
+        asked=needed,
+        budget=spend.budget,
+    )

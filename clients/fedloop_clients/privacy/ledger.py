@@ -20,7 +20,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from fedloop_clients.privacy.accounts import BlockAccount, account_of
+from fedloop_clients.privacy.accounts import BlockAccount, account_of, runs_left
 from fedloop_clients.privacy.chain import EMPTY, Head, LedgerRow, digest_after, sign_digest, signs_digest
 from fedloop_clients.privacy.charges import Charge
 from fedloop_clients.privacy.entries import (
@@ -269,6 +269,12 @@ class Ledger:
         with self._reading():
             open_in = Counter(name for entry in self._state.reserved.values() for name in entry.blocks)
             return tuple(account_of(name, block, open_in[name]) for name, block in self._state.blocks.items())
+
+    def exhausted(self) -> tuple[str, ...]:
+        """The blocks that do not hold one more run like their last one."""
+        with self._reading():
+            left = {name: runs_left(block) for name, block in self._state.blocks.items()}
+            return tuple(name for name, runs in left.items() if runs is not None and runs < 1)
 
     def head(self) -> Head:
         """The newest entry."""

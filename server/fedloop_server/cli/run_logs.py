@@ -36,7 +36,8 @@ def sentence_of(event: Event) -> str:
             return f"The attempt broke off and left the run open: {reason.rstrip('.')} ({code})."
         case SiteAdmitted(member=member):
             rows = f"{'about ' if member.rows_noised else ''}{member.rows} rows"
-            return f"{member.site} takes part with {rows} and weight {member.weight}."
+            out = f"; {member.blocks_left_out} blocks of rows are left out, as their budget does not hold the run"
+            return f"{member.site} takes part with {rows} and weight {member.weight}{out if member.blocks_left_out else ''}."
         case SiteLeftOut(left_out=out):
             where = f"round {out.round}" if out.round else "the run"
             good = " for good" if out.for_good else ""

@@ -43,13 +43,17 @@ NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class Member(Strict):
-    """A site that may take part: its agreed weight, and what it said of its data."""
+    """A site that may take part: its agreed weight, and what it said of its data.
+
+    ``blocks_left_out``: blocks of its training rows that it does not train on, since their budget does not hold the run.
+    """
 
     site: str
     weight: Annotated[int, Field(ge=1)]
     rows: int
     rows_noised: bool
     data_fingerprint: str
+    blocks_left_out: Annotated[int, Field(ge=0)] = 0
 
 
 class LeftOut(Strict):

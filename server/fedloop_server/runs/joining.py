@@ -83,6 +83,7 @@ class Joining:
             rows=max(1, description.rows),
             rows_noised=description.rows_noised,
             data_fingerprint=description.data_fingerprint.hex(),
+            blocks_left_out=description.blocks_left_out,
         )
         self._journal.record(SiteAdmitted(member=member))
 

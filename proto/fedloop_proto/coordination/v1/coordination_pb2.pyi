@@ -180,7 +180,7 @@ class LogHead(_message.Message):
     def __init__(self, sequence: _Optional[int] = ..., digest: _Optional[bytes] = ...) -> None: ...
 
 class DataDescription(_message.Message):
-    __slots__ = ("admitted", "reasons", "rows", "rows_noised", "data_fingerprint", "spend", "software_version")
+    __slots__ = ("admitted", "reasons", "rows", "rows_noised", "data_fingerprint", "spend", "software_version", "blocks_left_out")
     ADMITTED_FIELD_NUMBER: _ClassVar[int]
     REASONS_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
@@ -188,6 +188,7 @@ class DataDescription(_message.Message):
     DATA_FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
     SPEND_FIELD_NUMBER: _ClassVar[int]
     SOFTWARE_VERSION_FIELD_NUMBER: _ClassVar[int]
+    BLOCKS_LEFT_OUT_FIELD_NUMBER: _ClassVar[int]
     admitted: bool
     reasons: _containers.RepeatedScalarFieldContainer[str]
     rows: int
@@ -195,7 +196,8 @@ class DataDescription(_message.Message):
     data_fingerprint: bytes
     spend: PrivacySpend
     software_version: str
-    def __init__(self, admitted: _Optional[bool] = ..., reasons: _Optional[_Iterable[str]] = ..., rows: _Optional[int] = ..., rows_noised: _Optional[bool] = ..., data_fingerprint: _Optional[bytes] = ..., spend: _Optional[_Union[PrivacySpend, _Mapping]] = ..., software_version: _Optional[str] = ...) -> None: ...
+    blocks_left_out: int
+    def __init__(self, admitted: _Optional[bool] = ..., reasons: _Optional[_Iterable[str]] = ..., rows: _Optional[int] = ..., rows_noised: _Optional[bool] = ..., data_fingerprint: _Optional[bytes] = ..., spend: _Optional[_Union[PrivacySpend, _Mapping]] = ..., software_version: _Optional[str] = ..., blocks_left_out: _Optional[int] = ...) -> None: ...
 
 class PrivacySpend(_message.Message):
     __slots__ = ("epsilon", "delta", "budget", "unlimited")
