@@ -69,6 +69,16 @@ def task(**rounds: Any) -> Task:
     )
 
 
+def by_rule(rule: str, *, faulty: int | None = None, norm_bound: float = math.inf, **rounds: Any) -> Task:
+    """The task with a rule of aggregation; by rows where the rule takes weights."""
+    weighting = "rows" if rule in {"mean", "geometric-median"} else "equal"
+    section = {"rule": rule} if faulty is None else {"rule": rule, "faulty_sites": faulty}
+    document = task(weighting=weighting, **rounds).model_dump()
+    document |= {"aggregation": section}
+    document["gates"]["update"]["norm_bound"] = norm_bound
+    return Task.model_validate(document)
+
+
 @dataclass
 class ScriptedSite:
     """Answers as a site would, with an update that depends only on its name and the round; may misbehave."""
@@ -346,9 +356,11 @@ class Killed(BaseException):
     """Stands for a process that dies: nothing catches it."""
 
 
+@pytest.mark.parametrize("rule", ["mean", "geometric-median", "median"])
 @pytest.mark.parametrize("dies_at", range(1, 15))
-def test_a_run_that_dies_anywhere_goes_on_to_the_same_weights(tmp_path: Path, dies_at: int) -> None:
-    chosen = task(evaluate_every=1)
+def test_a_run_that_dies_anywhere_goes_on_to_the_same_weights(tmp_path: Path, dies_at: int, rule: str) -> None:
+    """Also where updates are shortened to a bound that follows from rounds before the death."""
+    chosen = by_rule(rule, norm_bound=1.0, evaluate_every=1)
     uninterrupted = driver(tmp_path / "whole", chosen, sites(3)).train()
     events = 0
 
@@ -391,6 +403,8 @@ def test_a_run_that_dies_anywhere_goes_on_to_the_same_weights(tmp_path: Path, di
     state = RunJournal(folder).state
     assert state.completed_rounds == 3
     assert [m.right for m in state.rounds[1].measured if isinstance(m, AnswersMeasured)] == [7.0, 7.0, 7.0]
+    assert all(update.bounded_to is None for update in state.rounds[0].updates)
+    assert any(update.bounded_to is not None for closed in state.rounds[1:] for update in closed.updates)
 
 
 def cut_off(path: Path) -> None:

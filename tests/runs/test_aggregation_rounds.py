@@ -1,0 +1,315 @@
+"""Rounds that are aggregated by robust rules or with a bound on norms, driven over the real in-process grid."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Message
+
+from fedloop_clients.app import SITE_KEY, relay
+from fedloop_clients.endpoint import Question, Reply
+from fedloop_core.arrays import NamedArrays, digest
+from fedloop_core.errors import QuorumNotReached, TooFewUpdates
+from fedloop_core.federation.answers import sign_answer
+from fedloop_core.federation.protocol import PROTOCOL
+from fedloop_core.keys import SigningKey, unseal
+from fedloop_core.schema import ClassLabel, NumericFeature
+from fedloop_core.task import Task
+from fedloop_core.task.aggregation import Bulyan, GeometricMedian, Krum, Mean, Median, MultiKrum, TrimmedMean
+from fedloop_core.task.document import (
+    FederatedAveraging,
+    Gates,
+    LogisticModel,
+    Privacy,
+    Rounds,
+    UpdateGate,
+)
+from fedloop_proto.coordination.v1.coordination_pb2 import Answer, DataDescription, LocalUpdate
+from fedloop_server.aggregation.bounding import bound_from, shortened
+from fedloop_server.runs.driver import RunDriver
+from fedloop_server.runs.exchange import Exchange
+from fedloop_server.runs.journal import RunJournal
+from fedloop_server.runs.model import model_of
+from fedloop_server.runs.plan import RunPlan
+from fedloop_server.runs.state import RunState
+from fedloop_server.runs.surroundings import Surroundings
+from fedloop_simulations.federation import rehearsal_directory
+from fedloop_simulations.grid import InProcessGrid, Node
+from fedloop_simulations.keys import rehearsal_key
+
+KEY = SigningKey.generate()
+ROBUST = (
+    GeometricMedian(rule="geometric-median"),
+    TrimmedMean(rule="trimmed-mean"),
+    Median(rule="median"),
+    Krum(rule="krum"),
+    MultiKrum(rule="multi-krum"),
+    Bulyan(rule="bulyan"),
+)
+
+
+def task(aggregation: Any, *, norm_bound: float = math.inf, weighting: Any = "equal", **rounds: Any) -> Task:
+    return Task(
+        format=1,
+        name="scripted",
+        features=(NumericFeature(kind="numeric", name="x", range=(0.0, 4.0)),),
+        label=ClassLabel(kind="classes", name="y", classes=("no", "yes")),
+        model=LogisticModel(kind="logistic"),
+        training=FederatedAveraging(algorithm="fedavg"),
+        privacy=Privacy(epsilon=math.inf),
+        rounds=Rounds(**{"count": 4, "quorum": 0.5, "weighting": weighting, **rounds}),
+        aggregation=aggregation,
+        gates=Gates(update=UpdateGate(norm_bound=norm_bound)),
+    )
+
+
+class Site:
+    """Sends an update of a norm that it chooses: ``lengths`` by round, the last for all later ones."""
+
+    def __init__(self, name: str, *lengths: float, rows: int = 10, silent: bool = False) -> None:
+        self.name = name
+        self.rows = rows
+        self.trained = 0
+        self._lengths = lengths or (1.0,)
+        self._silent = silent
+
+    def answer(self, question: Question) -> Reply:
+        instruction, body = unseal(question.envelope, KEY.verifying, site=self.name, now_unix=0)
+        answer = Answer(
+            run_id=instruction.run_id,
+            attempt=instruction.attempt,
+            round=instruction.round,
+            site=self.name,
+            instruction_digest=body,
+            protocol=PROTOCOL,
+        )
+        arrays: dict[str, Any] = {}
+        if instruction.HasField("describe_data"):
+            answer.data_description.CopyFrom(DataDescription(admitted=True, rows=self.rows, data_fingerprint=b"f" * 32))
+        else:
+            self.trained += 1
+            if self._silent:
+                raise RuntimeError("no answer")
+            arrays = self.update(instruction.round, question.arrays)
+            answer.local_update.CopyFrom(LocalUpdate(weight=1_000_000, steps=1))  # nobody believes this weight
+        answer.arrays_digest = digest(arrays)
+        return Reply(sign_answer(answer, rehearsal_key(self.name)), arrays)
+
+    def update(self, number: int, received: NamedArrays) -> dict[str, Any]:
+        length = self._lengths[min(number, len(self._lengths)) - 1]
+        generator = np.random.default_rng([number, *self.name.encode()])
+        raw = {
+            name: 1 + 0.1 * generator.normal(size=array.shape)
+            for name, array in received.items()
+            if not name.startswith("scaler.")
+        }
+        norm = math.sqrt(sum(float(np.sum(array**2)) for array in raw.values()))
+        return {name: (array * (length / norm)).astype(np.float32) for name, array in raw.items()}
+
+
+class LateGrid(InProcessGrid):
+    """Answers of a node come only when they have been looked for so many times."""
+
+    def __init__(self, nodes: Mapping[int, Node], late: Mapping[int, int]) -> None:
+        super().__init__(nodes)
+        self._late = late
+        self._looks: dict[str, int] = {}
+        self._nodes_of: dict[str, int] = {}
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        messages = list(messages)
+        identifiers = list(super().push_messages(messages))
+        self._nodes_of |= {i: m.metadata.dst_node_id for i, m in zip(identifiers, messages, strict=True)}
+        return identifiers
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        due = []
+        for identifier in message_ids:
+            self._looks[identifier] = self._looks.get(identifier, 0) + 1
+            if self._looks[identifier] > self._late.get(self._nodes_of[identifier], 0):
+                due.append(identifier)
+        return super().pull_messages(due)
+
+    def wait(self, seconds: float) -> None:
+        """Looking again is enough."""
+
+
+def driver(folder: Path, chosen: Task, sites: Sequence[Site], late: Sequence[int] = ()) -> RunDriver:
+    """``late``: for each site how many looks its answers take."""
+    names = [site.name for site in sites]
+    nodes = {n: Node(relay(site), {SITE_KEY: site.name}) for n, site in enumerate(sites, 100)}
+    grid = LateGrid(nodes, dict(enumerate(late, 100)))
+    plan = RunPlan(run_id="run-1", task=chosen, seed=3, private=False, expected_sites=len(sites))
+    return RunDriver(
+        plan,
+        RunJournal(folder),
+        model_of(chosen, plan.seed),
+        lambda attempt: Exchange(
+            grid,
+            KEY,
+            Surroundings(rehearsal_directory(dict(enumerate(names, 100)))),
+            run_id="run-1",
+            attempt=attempt,
+            task_digest=chosen.digest,
+            now_unix=lambda: 0.0,
+        ),
+    )
+
+
+def run(folder: Path, chosen: Task, sites: Sequence[Site], late: Sequence[int] = ()) -> tuple[bytes, RunState]:
+    arrays = driver(folder, chosen, sites, late).train()
+    return digest(arrays), RunJournal(folder).state
+
+
+def honest(count: int, *lengths: float) -> list[Site]:
+    return [Site(f"site-{n}", *lengths) for n in range(count)]
+
+
+# Rules.
+
+
+@pytest.mark.parametrize("rule", [Mean(), *ROBUST], ids=lambda rule: rule.rule)
+def test_the_order_of_arrival_changes_no_bit_and_shares_are_journalled(rule: Any, tmp_path: Path) -> None:
+    """With a bound on norms that shortens about half of the updates."""
+    chosen = task(rule, norm_bound=1.0)
+    one, state = run(tmp_path / "one", chosen, honest(7))
+    two, other = run(tmp_path / "two", chosen, honest(7), late=(6, 3, 5, 0, 2, 4, 1))
+    assert one == two
+    for closed, again in zip(state.rounds, other.rounds, strict=True):
+        assert closed.updates == again.updates
+        assert [update.site for update in closed.updates] == [f"site-{n}" for n in range(7)]
+        assert sum(update.share for update in closed.updates) == pytest.approx(1.0)
+        assert all(update.norm == pytest.approx(1.0, abs=1e-6) for update in closed.updates)
+
+
+def test_by_the_mean_shares_are_those_of_the_agreed_weights(tmp_path: Path) -> None:
+    sites = [Site("a", rows=10), Site("b", rows=30)]
+    _, state = run(tmp_path, task(Mean(), weighting="rows"), sites)
+    assert [update.share for update in state.rounds[0].updates] == [0.25, 0.75]
+
+
+def test_more_faulty_sites_than_sites_can_bear_are_told_before_anybody_is_asked(tmp_path: Path) -> None:
+    sites = honest(4)
+    with pytest.raises(
+        TooFewUpdates, match=r"krum with 1 faulty site needs 5 updates \(n >= 2f \+ 3\); 4 sites are expected"
+    ):
+        driver(tmp_path, task(Krum(rule="krum")), sites).train()
+    assert [site.trained for site in sites] == [0] * 4
+
+
+def test_a_round_that_too_few_answer_moves_nothing(tmp_path: Path) -> None:
+    sites = [*honest(4), Site("site-4", silent=True)]
+    with pytest.raises(
+        TooFewUpdates, match=r"round 1: 4 of 5 sites answered; 5 are needed: krum with 1 faulty .* site-4"
+    ):
+        driver(tmp_path, task(Krum(rule="krum")), sites).train()
+    assert RunJournal(tmp_path).state.completed_rounds == 0
+
+
+def test_a_quorum_above_the_rules_need_is_still_a_quorum(tmp_path: Path) -> None:
+    sites = [*honest(4), Site("site-4", silent=True)]
+    with pytest.raises(QuorumNotReached, match=r"round 1: 4 of 5 sites answered; 5 are needed\. ") as raised:
+        driver(tmp_path, task(Median(rule="median"), quorum=1.0), sites).train()
+    assert not isinstance(raised.value, TooFewUpdates)
+
+
+def test_a_site_that_claims_most_rows_does_not_decide_alone_and_nobody_is_asked(tmp_path: Path) -> None:
+    sites = [*honest(4), Site("site-4", rows=40)]
+    chosen = task(GeometricMedian(rule="geometric-median"), weighting="rows")
+    with pytest.raises(TooFewUpdates, match=r"the heaviest update weighs 40 of 80"):
+        driver(tmp_path, chosen, sites).train()
+    assert [site.trained for site in sites] == [0] * 5
+
+
+@pytest.mark.parametrize("rule", ROBUST, ids=lambda rule: rule.rule)
+def test_f12_f13_a_reply_that_is_not_finite_is_refused_by_name_and_changes_nothing(rule: Any, tmp_path: Path) -> None:
+    alone, _ = run(tmp_path / "alone", task(rule), honest(7))
+    weights, state = run(tmp_path / "with", task(rule), [*honest(7), Site("z", math.nan)])
+    assert weights == alone
+    assert {(out.site, out.code) for out in state.left_out} == {("z", "FL-UPD-001")}
+
+
+# Norms.
+
+
+def test_an_update_longer_than_earlier_rounds_allow_is_shortened_and_told(tmp_path: Path) -> None:
+    sites = [*honest(3), Site("z", 1.0, 50.0)]
+    _, state = run(tmp_path, task(Mean(), norm_bound=2.0), sites)
+    first, *later = state.rounds
+    assert [update.bounded_to for update in first.updates] == [None] * 4
+    for closed in later:
+        told = {update.site: update for update in closed.updates}
+        assert told["z"].norm == pytest.approx(50.0, rel=1e-6)
+        assert told["z"].bounded_to == pytest.approx(2.0, rel=1e-5)
+        assert all(told[site.name].bounded_to is None for site in sites[:3])
+
+
+def test_nobody_above_the_bound_costs_no_bit(tmp_path: Path) -> None:
+    bounded, _ = run(tmp_path / "bounded", task(Mean(), norm_bound=10.0), honest(4, 1.0, 3.0, 0.1, 2.0))
+    unbounded, _ = run(tmp_path / "unbounded", task(Mean(), norm_bound=math.inf), honest(4, 1.0, 3.0, 0.1, 2.0))
+    assert bounded == unbounded
+
+
+def test_a_shortened_update_weighs_what_it_would_at_the_bound(tmp_path: Path) -> None:
+    _, state = run(tmp_path / "at", task(Mean(), norm_bound=2.0), [*honest(3), Site("z", 1.0, 50.0)])
+    bounds = [update.bounded_to for closed in state.rounds for update in closed.updates if update.bounded_to]
+    run(tmp_path / "told", task(Mean()), [*honest(3), Site("z", 1.0, *bounds)])
+    one, two = (RunJournal(tmp_path / name) for name in ("at", "told"))
+    names = model_of(task(Mean()), 3).names
+    for name in names:
+        ours = one.load_checkpoint("round-4.safetensors", names)[name]
+        theirs = two.load_checkpoint("round-4.safetensors", names)[name]
+        assert np.allclose(ours.astype(np.float64), theirs.astype(np.float64), rtol=0, atol=1e-6)
+
+
+def test_a_liar_cannot_raise_the_bound_step_by_step(tmp_path: Path) -> None:
+    """It always sends as much as it is allowed, and the median of honest norms stays where it was."""
+    sites = [*honest(3), Site("z", 900.0)]
+    _, state = run(tmp_path, task(Mean(), norm_bound=3.0, count=12), sites)
+    bounds = [update.bounded_to for closed in state.rounds[1:] for update in closed.updates if update.site == "z"]
+    assert all(bound == pytest.approx(3.0, rel=1e-5) for bound in bounds)
+
+
+def test_even_most_sites_together_raise_it_by_no_more_than_the_factor_each_time_they_fill_the_window(
+    tmp_path: Path,
+) -> None:
+    sites = [Site("honest"), *(Site(f"liar-{n}", 1.0, 900.0) for n in range(3))]
+    _, state = run(tmp_path, task(Mean(), norm_bound=2.0, count=12), sites)
+    bounds = [max(u.folded_norm for u in closed.updates) for closed in state.rounds]
+    assert bounds[1] == pytest.approx(2.0, rel=1e-5)
+    assert all(later <= 2.0 * earlier * (1 + 1e-6) for earlier, later in itertools.pairwise(bounds))
+
+
+WINDOWS: tuple[tuple[str, list[dict[str, float]], float, float | None], ...] = (
+    ("no round yet", [], 10.0, None),
+    ("two sites", [{"a": 1.0, "b": 2.0}] * 5, 10.0, None),
+    ("three sites", [{"a": 1.0, "b": 2.0, "c": 90.0}], 10.0, 20.0),
+    ("three sites in turn", [{"a": 1.0}, {"b": 2.0}, {"c": 3.0}], 10.0, 20.0),
+    ("all zero", [{"a": 0.0, "b": 0.0, "c": 0.0}], 10.0, None),
+    ("no factor", [{"a": 1.0, "b": 2.0, "c": 3.0}], math.inf, None),
+    (
+        "the last five rounds count",
+        [{"a": 99.0, "b": 99.0, "c": 99.0}] * 9 + [{"a": 1.0, "b": 1.0, "c": 1.0}] * 5,
+        2.0,
+        2.0,
+    ),
+)
+
+
+@pytest.mark.parametrize(("what", "recent", "factor", "bound"), WINDOWS, ids=[row[0] for row in WINDOWS])
+def test_the_bound(what: str, recent: list[dict[str, float]], factor: float, bound: float | None) -> None:
+    assert bound_from(recent, factor) == bound, what
+
+
+def test_shortening_keeps_direction_and_types() -> None:
+    arrays: dict[str, Any] = {"a": np.array([3.0], np.float32), "b": np.array([[4.0]], np.float64)}
+    short = shortened(arrays, 5.0, 1.0)
+    assert [array.dtype for array in short.values()] == [np.dtype("float32"), np.dtype("float64")]
+    assert float(short["a"][0]) == pytest.approx(0.6)
+    assert float(short["b"][0, 0]) == pytest.approx(0.8)
