@@ -1,8 +1,7 @@
 """Where randomness for privacy comes from.
 
-The bits are those of the ChaCha stream cipher with 20 rounds (RFC 8439) from the ``randomgen`` library, keyed with 256
-bits; numpy turns them into normal deviates. ``SystemNoise`` keys it from the operating system. ``SeededNoise`` keys it
-from a seed: whoever knows the seed can take the noise off again, so it proves nothing and exists for rehearsals alone;
+The bits are blocks of AES-128 over a counter (FIPS 197, SP 800-38A) from the ``randomgen`` library; numpy turns them into
+normal deviates. ``SystemNoise`` keys it from the operating system's random source. ``SeededNoise`` keys it from a seed: whoever knows the seed can take the noise off again, so it proves nothing and exists for rehearsals alone;
 the site daemon cannot be given one outside the simulation.
 """
 
@@ -14,9 +13,12 @@ from abc import ABC, abstractmethod
 
 import numpy as np
 from numpy.typing import NDArray
-from randomgen import ChaCha
+from randomgen import AESCounter
 
 __all__ = ["NoiseSource", "SeededNoise", "SystemNoise"]
+
+
+_KEY_BYTES = 16
 
 
 class NoiseSource(ABC):
@@ -77,7 +79,7 @@ class SystemNoise(NoiseSource):
     private = True
 
     def _make_generator(self) -> np.random.Generator:
-        return np.random.Generator(ChaCha(key=secrets.randbits(256), rounds=20))
+        return _keyed(secrets.token_bytes(_KEY_BYTES))
 
     def derive(self, purpose: str) -> NoiseSource:  # noqa: ARG002  independent whatever the purpose
         """Another source with a key of its own."""
@@ -100,7 +102,7 @@ class SeededNoise(NoiseSource):
 
     def _make_generator(self) -> np.random.Generator:
         key = hashlib.sha256(f"fedloop noise {self._seed} {self._purpose}".encode()).digest()
-        return np.random.Generator(ChaCha(key=int.from_bytes(key, "little"), rounds=20))
+        return _keyed(key[:_KEY_BYTES])
 
     def derive(self, purpose: str) -> NoiseSource:
         """The source of this seed for one purpose."""
@@ -110,3 +112,7 @@ class SeededNoise(NoiseSource):
         """The seed of this source for one purpose."""
         name = f"fedloop seed {self._seed} {self._purpose}/{purpose}"
         return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "little") >> 1
+
+
+def _keyed(key: bytes) -> np.random.Generator:
+    return np.random.Generator(AESCounter(key=int.from_bytes(key, "little")))

@@ -78,3 +78,23 @@ def test_a_serverapp_does_not_grow_with_the_number_of_replies() -> None:
     model = deployed["rounds"][0]["model_bytes"]
     few, many = (told["serverapp_models"] * model for told in deployed["rounds"])
     assert abs(many - few) < model  # six more replies weigh six models
+
+
+@pytest.mark.slow
+def test_private_steps_are_set_beside_plain_ones_and_those_of_opacus() -> None:
+    ran = subprocess.run(
+        [sys.executable, "benchmarks/dpsgd.py", "--short", "--json"],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr[-2000:]
+    told = json.loads(ran.stdout)
+    for ratios in told["times_plain"].values():
+        assert set(ratios) == {"plain", "ours", *(f"opacus-{mode}" for mode in ("hooks", "functorch", "ew", "ghost"))}
+        assert ratios["plain"] == 1.0
+        assert all(math.isfinite(value) and value > 0 for value in ratios.values())
+    large = {row["mode"]: row for row in told["modes"]["1.2M"]}
+    assert large["ours"]["mebibytes"] < large["opacus-hooks"]["mebibytes"] / 2  # no gradient for each row

