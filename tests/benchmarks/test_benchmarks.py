@@ -60,6 +60,24 @@ def test_aggregate_folds_in_the_memory_of_two_models_and_a_half_and_ends_where_f
     assert told["ratio_flower"] > 0
 
 
+def test_secure_aggregation_ends_where_the_plain_sum_does() -> None:
+    ran = subprocess.run(
+        [sys.executable, "benchmarks/secagg.py", "--short", "--json"],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr[-2000:]
+    told = json.loads(ran.stdout)
+    assert [(case["sites"], case["dropped"]) for case in told["cases"]] == [(5, 0), (20, 2)]
+    for case in told["cases"]:
+        assert set(case["site_seconds"]) == {"keys", "shares", "mask", "confirm", "unmask"}
+        assert case["ratio_plain"] > 0
+        assert 8 * case["parameters"] < case["bytes_up"] < 9 * case["parameters"]
+
+
 @pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.xdist_group("deployment")

@@ -23,6 +23,12 @@ from fedloop_core.secure_aggregation.messages import (
     Unmask,
     Unmasking,
 )
+from fedloop_core.secure_aggregation.transcript import (
+    advertised_text,
+    cohort_transcript,
+    members_transcript,
+    survivors_text,
+)
 
 Round = tuple[str, int]
 
@@ -80,13 +86,18 @@ class Observer:
         assert question.terms.threshold > 2 * len(cohort) / 3, "too low a threshold"
         assert cohort[self.site] == self.own_keys[at], "shares under keys of another"
         assert set(cohort) <= set(self.identities), "a stranger takes part"
+        for ad in question.cohort:
+            text = advertised_text(at, ad.site, ad.mask_key, ad.channel_key)
+            assert self.identities[ad.site].verifies(ad.signature, text), "keys that their site has not signed"
         assert self.site not in {sealed.site for sealed in answer.sealed}
 
     def saw_release(self, question: Unmask, answer: Unmasking, round_: Round) -> None:
         at = question.instance
         before = self.released.setdefault(round_, (at, answer))
         assert before == (at, answer), "shares of a round left twice"
-        signers = {signature.site for signature in question.signatures}
+        members = members_transcript(cohort_transcript(self.cohorts[at]), sorted(self.members[at]))
+        text = survivors_text(members, self.signed[at])
+        signers = {s.site for s in question.signatures if self.identities[s.site].verifies(s.signature, text)}
         assert len(signers) >= self.threshold(at), "shares without enough signatures"
         assert signers <= set(self.signed[at])
         self.seeds[round_] |= {share.site for share in answer.seeds}
