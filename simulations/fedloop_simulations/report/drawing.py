@@ -16,7 +16,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
-__all__ = ["ALARM", "INK", "MUTED", "SERIES", "chart_style", "new_figure", "quiet", "to_svg"]
+__all__ = ["ALARM", "INK", "MUTED", "SERIES", "chart_style", "new_figure", "quiet", "standalone", "to_svg"]
 
 INK = "#010101"
 MUTED = "#020202"
@@ -28,6 +28,20 @@ _VARIABLES = {
     MUTED: "var(--line)",
     ALARM: "var(--alarm)",
     **{colour: f"var(--series-{number})" for number, colour in enumerate(SERIES, start=1)},
+}
+
+_ON_WHITE = {  # the page's light colours, for a picture without a page
+    "var(--ink)": "#1c2430",
+    "var(--line)": "#c9d0d9",
+    "var(--alarm)": "#c62f3b",
+    "var(--series-1)": "#1f6fb5",
+    "var(--series-2)": "#0f8a6b",
+    "var(--series-3)": "#b8640b",
+    "var(--series-4)": "#8a4fb0",
+    "var(--series-5)": "#b5427d",
+    "var(--series-6)": "#5d7a12",
+    "var(--series-7)": "#2d8fa3",
+    "var(--series-8)": "#7a5c3e",
 }
 
 
@@ -93,6 +107,13 @@ def to_svg(figure: Figure, name: str, description: str) -> str:
     for colour, variable in _VARIABLES.items():
         svg = svg.replace(colour, variable)
     return svg.replace("<svg ", f'<svg role="img" aria-label="{_attribute(description)}" ', 1)
+
+
+def standalone(svg: str) -> str:
+    """What ``to_svg`` returned, as a file of its own: in colours, on white."""
+    for variable, colour in _ON_WHITE.items():
+        svg = svg.replace(variable, colour)
+    return svg.replace("<svg ", '<svg style="background: #ffffff" ', 1)
 
 
 def _attribute(text: str) -> str:

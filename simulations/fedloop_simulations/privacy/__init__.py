@@ -1,0 +1,1 @@
+"""Planning a private run and auditing one, before people's rows are trained on."""
