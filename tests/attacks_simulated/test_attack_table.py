@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 
 import pytest
-
 from tests.attacks_simulated.scene import ending
 
 ROBUST = ("geometric-median", "trimmed-mean", "median", "krum", "multi-krum", "bulyan")
