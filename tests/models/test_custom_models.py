@@ -57,6 +57,14 @@ class RaisesLater(Sum):
         raise RuntimeError("shapes do not match")
 
 
+class Frozen(Sum):
+    """Adapts a network that is drawn anew at each call."""
+
+    def __init__(self, schema):
+        super().__init__(schema)
+        self.linear.requires_grad_(False)
+
+
 no_function = 7
 '''
 
@@ -116,6 +124,7 @@ def test_starting_weights_of_a_custom_model_leave_the_global_generator_alone() -
         pytest.param("trial_factories:double", "not float32", id="float64"),
         pytest.param("trial_factories:Narrow", r"\(2, 1\) for 2 rows; \(2, 3\)", id="wrong width"),
         pytest.param("trial_factories:RaisesLater", "shapes do not match", id="forward raises"),
+        pytest.param("trial_factories:Frozen", "other values there at each call", id="frozen at random"),
     ],
 )
 def test_what_is_no_model_is_refused(factory: str, reason: str) -> None:

@@ -26,7 +26,8 @@ def custom_network(schema: FeatureSchema, model: CustomModel) -> nn.Module:
 
     Raises:
         TaskInvalid: the factory cannot be imported or raises; it returns no module, one with BatchNorm, one whose
-            parameters are not float32, or one that does not give ``[rows, outputs]``.
+            parameters are not float32, one that does not give ``[rows, outputs]``, or one whose frozen weights differ from call
+            to call.
     """
     factory = _factory(model)
     with _author_code(f"model factory {model.factory!r} raises"):
@@ -45,6 +46,7 @@ def custom_network(schema: FeatureSchema, model: CustomModel) -> nn.Module:
     if odd:
         raise TaskInvalid(f"the model of {model.factory!r} has parameters that are not float32: {', '.join(odd)}.")
     _try(network, schema, model)
+    _require_same_everywhere(network, factory, schema, model)
     return network
 
 
@@ -71,6 +73,34 @@ def _try(network: nn.Module, schema: FeatureSchema, model: CustomModel) -> None:
             f"the model of {model.factory!r} gives {shape} for {_TRIAL_ROWS} rows; "
             f"{(_TRIAL_ROWS, schema.outputs)} is needed."
         )
+
+
+def _require_same_everywhere(
+    network: nn.Module, factory: Callable[[FeatureSchema], object], schema: FeatureSchema, model: CustomModel
+) -> None:
+    """What is not trained does not travel: were it drawn at random, each site would adapt another network."""
+    fixed = _fixed(network)
+    if not fixed:
+        return
+    with _author_code(f"model factory {model.factory!r} raises"), torch.random.fork_rng(devices=[]):
+        torch.default_generator.seed()
+        again = factory(schema)
+    others = _fixed(again) if isinstance(again, nn.Module) else {}
+    drawn = [name for name, values in fixed.items() if name not in others or not _same(values, others[name])]
+    if drawn:
+        raise TaskInvalid(
+            f"the model of {model.factory!r} is not trained at {', '.join(drawn)}, and has other values there at each call.",
+            hint="Load what is frozen from a file that is the same everywhere, or train it.",
+        )
+
+
+def _fixed(network: nn.Module) -> dict[str, torch.Tensor]:
+    frozen = {name: values.detach() for name, values in network.named_parameters() if not values.requires_grad}
+    return frozen | dict(network.named_buffers())
+
+
+def _same(values: torch.Tensor, others: torch.Tensor) -> bool:
+    return values.shape == others.shape and bool(torch.equal(values, others))
 
 
 @contextmanager
