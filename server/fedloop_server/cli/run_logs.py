@@ -48,7 +48,12 @@ def sentence_of(event: Event) -> str:
         case RoundOpened(round=number, asked=asked):
             return f"Round {number} asks {len(asked)} sites: {', '.join(asked)}."
         case RoundClosed(round=number, folded=folded):
-            return f"Round {number} closes with {len(folded)} answers; its model is {event.digest[:16]}."
+            short = "".join(
+                f" {u.site}'s update was shortened from a norm of {u.norm:.3g} to {u.bounded_to:.3g}."
+                for u in event.updates
+                if u.bounded_to is not None
+            )
+            return f"Round {number} closes with {len(folded)} answers; its model is {event.digest[:16]}.{short}"
         case RoundLost(round=number, reason=reason):
             return f"Round {number} is trained again: {reason.rstrip('.')}."
         case VersionRegistered(version=version):
