@@ -19,7 +19,7 @@ def test_the_honest_run_learns() -> None:
     honest = ending("")
     assert honest.accuracy >= 0.92
     assert honest.backdoor <= 0.05
-    assert (ending("", "mean", 10.0).weights == honest.weights).all()  # nobody is above the default bound
+    assert (ending("", "mean", 20.0).weights == honest.weights).all()  # nobody is above the default bound
 
 
 @pytest.mark.parametrize("rule", ROBUST)
@@ -62,7 +62,7 @@ def test_the_mean_without_a_bound_is_as_wrong_as_its_worst_update(
 
 
 BOUNDED_MEAN = (
-    ("the default keeps a liar from going far, and not from winning", "scaling:1:-10", 10.0, (0, 0.6), (1, 5)),
+    ("the default keeps a liar from going far, and not from winning", "scaling:1:-100", 20.0, (0, 0.6), (5, 30)),
     ("a tight bound", "scaling:1:-10", 2.0, (0.8, 1), (0, 0.6)),
     ("the first round has no bound", "scaling:1:-100", 2.0, (0, 0.6), (1, 5)),
     ("a short lie is not bounded", "sign-flip:1", 2.0, (0.9, 1), (0.1, 0.3)),

@@ -149,5 +149,5 @@ def test_a_norm_bound_below_one_would_shorten_honest_updates_and_is_a_mistake(bo
 
 def test_a_task_without_the_section_takes_the_bounded_mean() -> None:
     task = parse_task(text().partition("[gates.update]")[0])
-    assert (task.aggregation.rule, task.gates.update.norm_bound) == ("mean", 10.0)
+    assert (task.aggregation.rule, task.gates.update.norm_bound) == ("mean", 20.0)
     assert Task.from_canonical(task.canonical()) == task

@@ -218,7 +218,7 @@ class UpdateGate(Strict):
     """
 
     maximum_norm: Positive = 1000.0
-    norm_bound: Annotated[float, Field(ge=1)] = 10.0
+    norm_bound: Annotated[float, Field(ge=1)] = 20.0
 
 
 class QualityGate(Strict):
