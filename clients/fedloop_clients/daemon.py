@@ -28,6 +28,8 @@ from fedloop_clients.notices import AuthoritiesTrusted, NoticeTaken, RunCalledOf
 from fedloop_clients.outbox import KeptResult, KnownRun, Outbox
 from fedloop_clients.policy import SiteConfig
 from fedloop_clients.privacy.ledger import Ledger
+from fedloop_clients.secure_aggregation.policy import AggregationPolicy
+from fedloop_clients.secure_aggregation.updates import SecureUpdates
 from fedloop_clients.training.devices import DevicePool
 from fedloop_clients.work import RESULTS, SiteWork
 from fedloop_core.arrays import NamedArrays, digest
@@ -46,6 +48,7 @@ from fedloop_core.federation.answers import sign_answer
 from fedloop_core.federation.protocol import PROTOCOL, check_protocol
 from fedloop_core.keys import SigningKey, VerifyingKey, unseal
 from fedloop_core.noise import NoiseSource
+from fedloop_core.secure_aggregation.identity import Consortium
 from fedloop_core.task.document import Task
 from fedloop_proto.coordination.v1.coordination_pb2 import Answer, Instruction, LogHead, Refusal
 
@@ -73,6 +76,8 @@ class SiteDaemon:
         protocol: the generation of messages that this side speaks.
         board: where it shows what it does.
         devices: where models are trained; the CPU when there are none.
+        consortium: with whom it sums updates securely, by the word of its people; None: with nobody.
+        aggregation: its floors there.
 
     Raises:
         StorageError: ledger or outbox cannot be read, or what was answered cannot be settled.
@@ -93,6 +98,8 @@ class SiteDaemon:
         protocol: int = PROTOCOL,
         board: ActivityBoard | None = None,
         devices: DevicePool | None = None,
+        consortium: Consortium | None = None,
+        aggregation: AggregationPolicy | None = None,
     ) -> None:
         self._config = config
         self._rows = rows
@@ -111,6 +118,8 @@ class SiteDaemon:
         self._cancellations = Cancellations(outbox)
         self._guard = LedgerGuard(self._controls.guard, config.site, ledger, clock)
         self._admission = Admission(config.site, self._controls, self._guard, outbox, coordinator_key.key_id)
+        floors = aggregation or AggregationPolicy()
+        self._secure = SecureUpdates(config.site, signing_key, consortium, floors, outbox)
         self._work = SiteWork(config.site, self._controls.policy, noise, devices)
         self._settle_answered()
 
@@ -247,6 +256,10 @@ class SiteDaemon:
         self._cancellations.load(instruction.run_id)
         self._cancellations.check(instruction.run_id, instruction.attempt)
         context = self._context(instruction)
+        self._secure.require_consortium(context.task)
+        if kind == "aggregate_securely":
+            answer.securely_aggregated.answer, vector = self._secure.answer(instruction, context.task)
+            return self._finish(answer, vector, digest(vector))
         key = _question_key(instruction, kind, arrays_digest)
         stored = self._outbox.find(key)
         if stored is None:
@@ -256,6 +269,9 @@ class SiteDaemon:
         result = Answer.FromString(stored.answer)
         field = RESULTS[kind]
         getattr(answer, field).CopyFrom(getattr(result, field))
+        if context.task.secure and kind in TRAINS:
+            self._secure.keep(instruction, context.task, key, stored)
+            return self._finish(answer, {}, digest({}))
         return self._finish(answer, stored.arrays, result.arrays_digest)
 
     def _settle_answered(self) -> None:

@@ -17,9 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedloop_clients.privacy.ledger import Head
+from fedloop_clients.secure_aggregation.promises import Promise
 from fedloop_clients.storage import StorageErrors
 from fedloop_core.arrays import NamedArrays, PackedArrays, pack_arrays, unpack_arrays
 from fedloop_core.errors import EnvelopeRefused
+from fedloop_core.secure_aggregation.identity import Instance
 
 __all__ = ["NEVER", "KeptResult", "KnownRun", "Outbox"]
 
@@ -35,6 +37,9 @@ CREATE TABLE IF NOT EXISTS run (
     trained INTEGER NOT NULL DEFAULT 0, left_out TEXT NOT NULL DEFAULT ''
 ) STRICT, WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS charged (sequence INTEGER PRIMARY KEY, digest BLOB NOT NULL) STRICT;
+CREATE TABLE IF NOT EXISTS promise (
+    run_id TEXT NOT NULL, round INTEGER NOT NULL, body TEXT NOT NULL, PRIMARY KEY (run_id, round)
+) STRICT, WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS cancelled (run_id TEXT PRIMARY KEY, attempt INTEGER NOT NULL) STRICT, WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS coordinator_head (
     key_id TEXT PRIMARY KEY, sequence INTEGER NOT NULL, digest BLOB NOT NULL
@@ -191,6 +196,26 @@ class Outbox:
         """Keeps that a run was called off up to an attempt."""
         with self._using():
             self._connection.execute("INSERT OR REPLACE INTO cancelled VALUES (?, ?)", (run_id, attempt))
+
+    def read_promise(self, instance: Instance) -> Promise:
+        """What was promised in the round of an instance of secure aggregation."""
+        with self._using():
+            row = self._connection.execute(
+                "SELECT body FROM promise WHERE run_id = ? AND round = ?", (instance.run_id, instance.round)
+            ).fetchone()
+        return Promise.of(instance) if row is None else Promise.model_validate_json(row[0])
+
+    def write_promise(self, promise: Promise) -> None:
+        """Keeps a promise in place of the round's earlier one; it is on the disk when this returns.
+
+        Raises:
+            StorageError: it cannot be written.
+        """
+        with self._using():
+            self._connection.execute(
+                "INSERT OR REPLACE INTO promise VALUES (?, ?, ?)",
+                (promise.run_id, promise.round, promise.model_dump_json()),
+            )
 
     def coordinator_head(self, key_id: str) -> Head | None:
         """The newest head of the audit log of the coordinator with this key."""

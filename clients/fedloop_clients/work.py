@@ -45,6 +45,7 @@ RESULTS: Mapping[str, str] = {
     "train_locally": "local_update",
     "sum_derivatives": "derivatives",
     "evaluate_artifact": "evaluation",
+    "aggregate_securely": "securely_aggregated",
 }
 """The field of an answer that holds the result of each kind of work."""
 

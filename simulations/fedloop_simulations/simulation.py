@@ -389,7 +389,7 @@ class Simulation:
         parts = SiteParts(
             folder=self.settings.out / "sites" / rows.name,
             task=self.task,
-            sites=len(self.world.sites),
+            sites=tuple(site.name for site in self.world.sites),
             stream_rows=len(self.world.stream[at].rows),
             seed=self.settings.seed,
             lifetime_epsilon=self.budget,

@@ -30,7 +30,7 @@ from fedloop_edge.agent.runtimes import load_runtime
 from fedloop_edge.hub import DeviceRegistry, Hub, HubAddresses, HubConfig, ReleaseSource
 from fedloop_server.release import PublishedArtifact
 from fedloop_simulations.data.world import SiteRows
-from fedloop_simulations.keys import rehearsal_key
+from fedloop_simulations.keys import rehearsal_consortium, rehearsal_key
 
 __all__ = ["SimulatedSite", "SiteParts"]
 
@@ -45,13 +45,13 @@ def _clock() -> int:
 class SiteParts:
     """What the simulator decides for a site.
 
-    ``lifetime_epsilon`` is infinite for a task without privacy; ``stream_rows`` is how many of its source's rows its
+    ``sites`` are the names of all. ``lifetime_epsilon`` is infinite for a task without privacy; ``stream_rows`` is how many of its source's rows its
     devices will see.
     """
 
     folder: Path
     task: Task
-    sites: int
+    sites: tuple[str, ...]
     stream_rows: int
     seed: int | None
     lifetime_epsilon: float
@@ -67,7 +67,7 @@ class SimulatedSite:
         self.name = rows.name
         self.rows = rows
         self._task = parts.task
-        self._sites = parts.sites
+        self._sites = len(parts.sites)
         self._noise = _noise(parts.seed, rows.name)
         schema = parts.task.feature_schema
         self.data = SiteData(
@@ -91,6 +91,7 @@ class SimulatedSite:
             parts.coordinator_key,
             _clock,
             signing_key=key,
+            consortium=rehearsal_consortium(parts.sites),
         )
         self._store = FeedbackStore(parts.folder / "feedback.db", schema)
         self.watch = SiteWatch(parts.task, self._store, self._noise.derive("watch"), parts.observe)

@@ -28,7 +28,7 @@ from fedloop_server.runs.plan import RunPlan
 from fedloop_server.runs.state import RunState
 from fedloop_simulations.data import SiteRows
 from fedloop_simulations.federation import run_in_process
-from fedloop_simulations.keys import rehearsal_key
+from fedloop_simulations.keys import rehearsal_consortium, rehearsal_key
 from fedloop_simulations.summary import Summary
 
 TASK = """format = 1
@@ -210,6 +210,7 @@ class Federation:
             self.home.envelope_key.verifying,
             lambda: 0,
             signing_key=rehearsal_key(rows.name),
+            consortium=rehearsal_consortium(rows.name for rows in self.rows),
         )
 
 

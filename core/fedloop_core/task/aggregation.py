@@ -6,6 +6,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
+from fedloop_core.secure_aggregation.identity import LEAST_SITES, MOST_SITES
 from fedloop_core.strict import Strict
 
 __all__ = [
@@ -22,14 +23,19 @@ __all__ = [
 
 
 class Mean(Strict):
-    """The weighted mean: exact, in whole numbers, and as wrong as its worst update."""
+    """The weighted mean: exact, in whole numbers, and as wrong as its worst update.
+
+    ``secure``: by secure aggregation, with ``minimum_sites`` behind every sum.
+    """
 
     rule: Literal["mean"] = "mean"
+    secure: bool = False
+    minimum_sites: Annotated[int, Field(ge=LEAST_SITES, le=MOST_SITES)] = LEAST_SITES
 
     @property
     def least_updates(self) -> int:
         """Updates that a round needs."""
-        return 1
+        return self.minimum_sites if self.secure else 1
 
 
 class RobustRule(Strict):

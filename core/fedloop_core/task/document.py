@@ -359,6 +359,12 @@ class Task(Strict):
         for sentence in misfits(self.parts):
             yield ("aggregation", "rule"), sentence
         rule, most = self.aggregation, self.rounds.sites_per_round
+        if isinstance(rule, Mean) and rule.secure:
+            if isinstance(self.training, NewtonRaphson):
+                yield ("aggregation", "secure"), "secure aggregation of training 'newton' is not built"
+            if most is not None and most < rule.minimum_sites:
+                why = f"a sum needs {rule.minimum_sites} sites; rounds.sites_per_round asks {most}"
+                yield ("rounds", "sites_per_round"), why
         if not isinstance(rule, RobustRule):
             return
         if isinstance(self.training, NewtonRaphson):
@@ -394,10 +400,16 @@ class Task(Strict):
         asked = {
             Part(self.aggregation.rule): True,
             Part.SITE_NOISE: self.privacy.private,
+            Part.SECURE: self.secure,
             Part.WEIGHTS_BY_ROWS: self.rounds.weighting == "rows",
             Part.NORM_BOUND: math.isfinite(self.gates.update.norm_bound),
         }
         return frozenset(part for part, is_asked in asked.items() if is_asked)
+
+    @property
+    def secure(self) -> bool:
+        """Whether updates leave their sites masked only."""
+        return isinstance(self.aggregation, Mean) and self.aggregation.secure
 
     def canonical(self) -> bytes:
         """The document as canonical JSON: what is stored, sent and digested."""

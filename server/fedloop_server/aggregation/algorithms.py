@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedloop_core.arrays import ArraySpec, NamedArrays
-from fedloop_core.errors import RunError
+from fedloop_core.errors import RunError, UpdateRefused
 from fedloop_core.task.aggregation import RobustRule
 from fedloop_core.task.document import FederatedAveraging, NewtonRaphson, Task
 from fedloop_server.aggregation.fixed_point import FixedPointSum
@@ -36,6 +36,13 @@ class Fold(Protocol):
 
         Raises:
             UpdateRefused: arrays or weight do not fit.
+        """
+
+    def add_whole(self, whole: NDArray[np.int64], weights: Sequence[int]) -> None:
+        """Takes the sum of all answers, made whole and summed where nobody saw one of them, and their weights.
+
+        Raises:
+            UpdateRefused: it cannot be such a sum, or single answers are needed here.
         """
 
     def move(self, model: NamedArrays) -> tuple[dict[str, NDArray[np.generic]], tuple[float, ...]]:
@@ -77,6 +84,10 @@ class _Summed:
         self._sums.add(arrays, weight, norm=norm)
         self._weights.append(weight)
 
+    def add_whole(self, whole: NDArray[np.int64], weights: Sequence[int]) -> None:
+        self._sums.add_whole(whole, sum(weights))
+        self._weights.extend(weights)
+
     def move(self, model: NamedArrays) -> tuple[dict[str, NDArray[np.generic]], tuple[float, ...]]:
         total = sum(self._weights)
         return self._step(model, self._sums), tuple(weight / total for weight in self._weights)
@@ -96,6 +107,12 @@ class _Compared:
 
     def add(self, arrays: NamedArrays, weight: int = 1, *, norm: float | None = None) -> None:
         self._held.add(arrays, weight, norm=norm)
+
+    def add_whole(self, whole: NDArray[np.int64], weights: Sequence[int]) -> None:
+        raise UpdateRefused(
+            f"{self._rule.rule} compares {len(weights)} updates; a sum of {whole.size} values tells none of them.",
+            reason="rule",
+        )
 
     def move(self, model: NamedArrays) -> tuple[dict[str, NDArray[np.generic]], tuple[float, ...]]:
         return self._held.moved(model, self._rule, self._rate)

@@ -18,6 +18,7 @@ from fedloop_core.errors import (
     ContentDamaged,
     QuorumNotReached,
     RunError,
+    SecureAggregationRefused,
     SiteRevoked,
     TooFewUpdates,
     UpdateRefused,
@@ -38,7 +39,9 @@ from fedloop_server.runs.plan import RunPlan
 from fedloop_server.runs.replies import SiteAnswer, SiteFailure
 from fedloop_server.runs.round import RoundProgress, Verdict
 from fedloop_server.runs.rounds import OpenRound, question_of
+from fedloop_server.runs.secure import SecureSummation
 from fedloop_server.runs.state import Phase
+from fedloop_server.secure_aggregation.machine import SecureSum
 
 __all__ = ["RunDriver"]
 
@@ -227,6 +230,8 @@ class RunDriver:
                 opened.progress.refused.add(reply.site)
                 self._leave_out(refused_by_gate(reply, error), number)
         progress = opened.progress
+        if self._task.secure and progress.decide(math.inf) is not Verdict.FAIL:
+            opened.fold_sum(self._sum_securely(number, opened))
         if progress.decide(math.inf) is Verdict.FAIL:
             out = self._out_of_round(number)
             rest, rule = sorted(progress.pending), self._task.aggregation
@@ -248,6 +253,24 @@ class RunDriver:
             _LOG.warning("run %s: round %d has another model than when it closed first", self._plan.run_id, number)
         self._journal.record(closed)
         self._journal.thin()
+
+    def _sum_securely(self, number: int, opened: OpenRound) -> SecureSum | None:
+        """The sum of the updates that sites keep; None when it did not come about, and the journal says who was lost."""
+        summation = SecureSummation(
+            self.exchange,
+            self._plan.run_id,
+            self._journal.state.attempt,
+            number,
+            self._task.aggregation.least_updates,
+            self._task.rounds.deadline_seconds,
+            opened.trained,
+            lambda failure: self._leave_out(failure, number),
+        )
+        try:
+            return summation.sum(opened.goal)
+        except SecureAggregationRefused as error:
+            _LOG.warning("run %s, round %d: %s", self._plan.run_id, number, error)
+            return None
 
     def _note_revoked(self, number: int) -> None:
         """Members that are no longer active are not asked, and the quorum does not wait for them."""

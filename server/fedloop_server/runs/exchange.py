@@ -18,7 +18,7 @@ from fedloop_core.arrays import NamedArrays, digest
 from fedloop_core.audit import AuditHead
 from fedloop_core.federation.protocol import PROTOCOL
 from fedloop_core.federation.records import DESCRIBE, EVALUATE, MOMENTS, TRAIN
-from fedloop_core.keys import SigningKey, seal
+from fedloop_core.keys import SigningKey, VerifyingKey, seal
 from fedloop_proto.coordination.v1.coordination_pb2 import Envelope, Instruction, LogHead
 from fedloop_server.runs.asked import Asked, Patience, Sending
 from fedloop_server.runs.behind import check_attempt
@@ -36,6 +36,7 @@ _KINDS: Mapping[str, tuple[str, str]] = {  # of work: the message's type, and th
     "train_locally": (TRAIN, "local_update"),
     "sum_derivatives": (TRAIN, "derivatives"),
     "evaluate_artifact": (EVALUATE, "evaluation"),
+    "aggregate_securely": (TRAIN, "securely_aggregated"),
 }
 
 
@@ -87,6 +88,11 @@ class Exchange:
     def active(self) -> frozenset[str]:
         """Names of the active sites, connected or not."""
         return self._roster.active
+
+    @property
+    def keys(self) -> Mapping[str, VerifyingKey]:
+        """The keys that the active sites registered for their answers."""
+        return self._roster.keys
 
     def look(self) -> None:
         """Looks again who is there.

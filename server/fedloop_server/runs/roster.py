@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from flwr.serverapp import Grid
 
 from fedloop_core.errors import ClockSkewed, RunCancelled
+from fedloop_core.keys import VerifyingKey
 from fedloop_server.runs.surroundings import RefusedRequest, SiteKey, Surroundings
 
 __all__ = ["Roster"]
@@ -45,6 +46,11 @@ class Roster:
     def active(self) -> frozenset[str]:
         """Names of all active sites."""
         return self._active
+
+    @property
+    def keys(self) -> Mapping[str, VerifyingKey]:
+        """The signing keys of the active sites by their names."""
+        return {key.site: key.signing_key for key in self._keys.values()}
 
     def node(self, site: str) -> int | None:
         """The node of a site that is connected."""

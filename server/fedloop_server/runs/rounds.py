@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from fedloop_core.arrays import NamedArrays, digest
+from fedloop_core.errors import UpdateRefused
 from fedloop_core.shuffling import seed_of_round
 from fedloop_core.task.document import NewtonRaphson, Task
 from fedloop_core.update_gate import check_update
@@ -18,6 +19,7 @@ from fedloop_server.runs.model import RunModel
 from fedloop_server.runs.plausible import check_measured
 from fedloop_server.runs.replies import SiteAnswer
 from fedloop_server.runs.round import RoundProgress
+from fedloop_server.secure_aggregation.machine import Goal, SecureSum
 
 __all__ = ["OpenRound", "question_of"]
 
@@ -95,6 +97,8 @@ class OpenRound:
             check_measured(measured, member, self._task)
         if isinstance(self._task.training, NewtonRaphson):
             self._fold.add(reply.arrays)
+        elif self._task.secure:
+            _check_kept(reply)
         else:
             self._lengths.append(self._fold_update(reply, member.weight))
         self.progress.answered.add(reply.site)
@@ -118,6 +122,30 @@ class OpenRound:
             return _Length(reply.site, came, None)
         self._fold.add(shortened(reply.arrays, came, self._bound), weight, norm=self._bound)
         return _Length(reply.site, came, self._bound)
+
+    @property
+    def goal(self) -> Goal:
+        """What secure aggregation is to sum."""
+        gate, total = self._task.gates.update, sum(member.weight for member in self._members.values())
+        model = digest(self._model.all_arrays())
+        return Goal(self._task.digest, model, self._fold.spec.size, gate.maximum_norm, total)
+
+    @property
+    def trained(self) -> dict[str, int]:
+        """The weights of the sites that have answered."""
+        return {site: self._members[site].weight for site in sorted(self.progress.answered)}
+
+    def fold_sum(self, summed: SecureSum | None) -> None:
+        """Adds the sum that secure aggregation gave; sites whose update is not in it have not answered.
+
+        Raises:
+            UpdateRefused: it cannot be a sum of updates within the bounds.
+        """
+        survivors = set(summed.survivors) if summed is not None else set()
+        self.progress.refused.update(self.progress.answered - survivors)
+        self.progress.answered.intersection_update(survivors)
+        if summed is not None:
+            self._fold.add_whole(summed.whole, [self._members[site].weight for site in summed.survivors])
 
     def move_model(self) -> NamedArrays:
         """The step that the answers give; returns all arrays of the model.
@@ -161,6 +189,14 @@ class OpenRound:
             aggregating_seconds=max(self._folding, 0.0),
             checkpointing_seconds=max(checkpointing_seconds, 0.0),
             unix=unix,
+        )
+
+
+def _check_kept(reply: SiteAnswer) -> None:
+    """Where sites mask their updates, no plain one is taken."""
+    if reply.arrays:
+        raise UpdateRefused(
+            f"site {reply.site} sent its update, which it was to keep and to mask.", reason="not-masked"
         )
 
 

@@ -29,7 +29,7 @@ class Envelope(_message.Message):
     def __init__(self, instruction: _Optional[bytes] = ..., signature: _Optional[bytes] = ..., key_id: _Optional[str] = ...) -> None: ...
 
 class Instruction(_message.Message):
-    __slots__ = ("run_id", "attempt", "round", "site", "task_digest", "arrays_digest", "expires_unix", "protocol", "audit", "ledger_seen", "describe_data", "collect_moments", "train_locally", "sum_derivatives", "evaluate_artifact", "cancel_run", "trust_authorities")
+    __slots__ = ("run_id", "attempt", "round", "site", "task_digest", "arrays_digest", "expires_unix", "protocol", "audit", "ledger_seen", "describe_data", "collect_moments", "train_locally", "sum_derivatives", "evaluate_artifact", "cancel_run", "trust_authorities", "aggregate_securely")
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
@@ -47,6 +47,7 @@ class Instruction(_message.Message):
     EVALUATE_ARTIFACT_FIELD_NUMBER: _ClassVar[int]
     CANCEL_RUN_FIELD_NUMBER: _ClassVar[int]
     TRUST_AUTHORITIES_FIELD_NUMBER: _ClassVar[int]
+    AGGREGATE_SECURELY_FIELD_NUMBER: _ClassVar[int]
     run_id: str
     attempt: int
     round: int
@@ -64,7 +65,8 @@ class Instruction(_message.Message):
     evaluate_artifact: EvaluateArtifact
     cancel_run: CancelRun
     trust_authorities: TrustAuthorities
-    def __init__(self, run_id: _Optional[str] = ..., attempt: _Optional[int] = ..., round: _Optional[int] = ..., site: _Optional[str] = ..., task_digest: _Optional[bytes] = ..., arrays_digest: _Optional[bytes] = ..., expires_unix: _Optional[int] = ..., protocol: _Optional[int] = ..., audit: _Optional[_Union[LogHead, _Mapping]] = ..., ledger_seen: _Optional[_Union[LogHead, _Mapping]] = ..., describe_data: _Optional[_Union[DescribeData, _Mapping]] = ..., collect_moments: _Optional[_Union[CollectMoments, _Mapping]] = ..., train_locally: _Optional[_Union[TrainLocally, _Mapping]] = ..., sum_derivatives: _Optional[_Union[SumDerivatives, _Mapping]] = ..., evaluate_artifact: _Optional[_Union[EvaluateArtifact, _Mapping]] = ..., cancel_run: _Optional[_Union[CancelRun, _Mapping]] = ..., trust_authorities: _Optional[_Union[TrustAuthorities, _Mapping]] = ...) -> None: ...
+    aggregate_securely: AggregateSecurely
+    def __init__(self, run_id: _Optional[str] = ..., attempt: _Optional[int] = ..., round: _Optional[int] = ..., site: _Optional[str] = ..., task_digest: _Optional[bytes] = ..., arrays_digest: _Optional[bytes] = ..., expires_unix: _Optional[int] = ..., protocol: _Optional[int] = ..., audit: _Optional[_Union[LogHead, _Mapping]] = ..., ledger_seen: _Optional[_Union[LogHead, _Mapping]] = ..., describe_data: _Optional[_Union[DescribeData, _Mapping]] = ..., collect_moments: _Optional[_Union[CollectMoments, _Mapping]] = ..., train_locally: _Optional[_Union[TrainLocally, _Mapping]] = ..., sum_derivatives: _Optional[_Union[SumDerivatives, _Mapping]] = ..., evaluate_artifact: _Optional[_Union[EvaluateArtifact, _Mapping]] = ..., cancel_run: _Optional[_Union[CancelRun, _Mapping]] = ..., trust_authorities: _Optional[_Union[TrustAuthorities, _Mapping]] = ..., aggregate_securely: _Optional[_Union[AggregateSecurely, _Mapping]] = ...) -> None: ...
 
 class CancelRun(_message.Message):
     __slots__ = ()
@@ -102,6 +104,26 @@ class SumDerivatives(_message.Message):
     evaluate: bool
     def __init__(self, evaluate: _Optional[bool] = ...) -> None: ...
 
+class AggregateSecurely(_message.Message):
+    __slots__ = ("advertise_keys", "share_keys", "mask_input", "confirm_survivors", "unmask")
+    ADVERTISE_KEYS_FIELD_NUMBER: _ClassVar[int]
+    SHARE_KEYS_FIELD_NUMBER: _ClassVar[int]
+    MASK_INPUT_FIELD_NUMBER: _ClassVar[int]
+    CONFIRM_SURVIVORS_FIELD_NUMBER: _ClassVar[int]
+    UNMASK_FIELD_NUMBER: _ClassVar[int]
+    advertise_keys: bytes
+    share_keys: bytes
+    mask_input: bytes
+    confirm_survivors: bytes
+    unmask: bytes
+    def __init__(self, advertise_keys: _Optional[bytes] = ..., share_keys: _Optional[bytes] = ..., mask_input: _Optional[bytes] = ..., confirm_survivors: _Optional[bytes] = ..., unmask: _Optional[bytes] = ...) -> None: ...
+
+class SecurelyAggregated(_message.Message):
+    __slots__ = ("answer",)
+    ANSWER_FIELD_NUMBER: _ClassVar[int]
+    answer: bytes
+    def __init__(self, answer: _Optional[bytes] = ...) -> None: ...
+
 class EvaluateArtifact(_message.Message):
     __slots__ = ("description", "evaluations_planned", "rows")
     DESCRIPTION_FIELD_NUMBER: _ClassVar[int]
@@ -123,7 +145,7 @@ class SignedAnswer(_message.Message):
     def __init__(self, answer: _Optional[bytes] = ..., signature: _Optional[bytes] = ..., key_id: _Optional[str] = ...) -> None: ...
 
 class Answer(_message.Message):
-    __slots__ = ("run_id", "attempt", "round", "site", "instruction_digest", "ledger", "arrays_digest", "protocol", "audit", "refusal", "data_description", "moments", "local_update", "derivatives", "evaluation")
+    __slots__ = ("run_id", "attempt", "round", "site", "instruction_digest", "ledger", "arrays_digest", "protocol", "audit", "refusal", "data_description", "moments", "local_update", "derivatives", "evaluation", "securely_aggregated")
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
@@ -139,6 +161,7 @@ class Answer(_message.Message):
     LOCAL_UPDATE_FIELD_NUMBER: _ClassVar[int]
     DERIVATIVES_FIELD_NUMBER: _ClassVar[int]
     EVALUATION_FIELD_NUMBER: _ClassVar[int]
+    SECURELY_AGGREGATED_FIELD_NUMBER: _ClassVar[int]
     run_id: str
     attempt: int
     round: int
@@ -154,7 +177,8 @@ class Answer(_message.Message):
     local_update: LocalUpdate
     derivatives: Derivatives
     evaluation: Evaluation
-    def __init__(self, run_id: _Optional[str] = ..., attempt: _Optional[int] = ..., round: _Optional[int] = ..., site: _Optional[str] = ..., instruction_digest: _Optional[bytes] = ..., ledger: _Optional[_Union[LogHead, _Mapping]] = ..., arrays_digest: _Optional[bytes] = ..., protocol: _Optional[int] = ..., audit: _Optional[_Union[LogHead, _Mapping]] = ..., refusal: _Optional[_Union[Refusal, _Mapping]] = ..., data_description: _Optional[_Union[DataDescription, _Mapping]] = ..., moments: _Optional[_Union[Moments, _Mapping]] = ..., local_update: _Optional[_Union[LocalUpdate, _Mapping]] = ..., derivatives: _Optional[_Union[Derivatives, _Mapping]] = ..., evaluation: _Optional[_Union[Evaluation, _Mapping]] = ...) -> None: ...
+    securely_aggregated: SecurelyAggregated
+    def __init__(self, run_id: _Optional[str] = ..., attempt: _Optional[int] = ..., round: _Optional[int] = ..., site: _Optional[str] = ..., instruction_digest: _Optional[bytes] = ..., ledger: _Optional[_Union[LogHead, _Mapping]] = ..., arrays_digest: _Optional[bytes] = ..., protocol: _Optional[int] = ..., audit: _Optional[_Union[LogHead, _Mapping]] = ..., refusal: _Optional[_Union[Refusal, _Mapping]] = ..., data_description: _Optional[_Union[DataDescription, _Mapping]] = ..., moments: _Optional[_Union[Moments, _Mapping]] = ..., local_update: _Optional[_Union[LocalUpdate, _Mapping]] = ..., derivatives: _Optional[_Union[Derivatives, _Mapping]] = ..., evaluation: _Optional[_Union[Evaluation, _Mapping]] = ..., securely_aggregated: _Optional[_Union[SecurelyAggregated, _Mapping]] = ...) -> None: ...
 
 class Refusal(_message.Message):
     __slots__ = ("code", "fields")

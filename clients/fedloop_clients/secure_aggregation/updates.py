@@ -1,0 +1,182 @@
+"""Secure aggregation as a site's daemon does it: which update a question is about, and the machine of its run."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedloop_clients.outbox import KeptResult, Outbox
+from fedloop_clients.secure_aggregation.machine import AggregatingSite
+from fedloop_clients.secure_aggregation.policy import AggregationPolicy
+from fedloop_clients.secure_aggregation.promises import Promise
+from fedloop_clients.secure_aggregation.states import Expected
+from fedloop_core.arrays import ArraySpec, NamedArrays
+from fedloop_core.errors import EnvelopeRefused, PolicyRefused, SecureAggregationRefused
+from fedloop_core.federation.rules import PolicyRule
+from fedloop_core.keys import SigningKey
+from fedloop_core.secure_aggregation.encoding import decode, encode
+from fedloop_core.secure_aggregation.identity import Consortium, Instance
+from fedloop_core.secure_aggregation.messages import (
+    AdvertiseKeys,
+    Answer,
+    ConfirmSurvivors,
+    MaskedInput,
+    MaskInput,
+    Question,
+    ShareKeys,
+    Unmask,
+)
+from fedloop_core.task.aggregation import Mean
+from fedloop_core.task.document import Task
+from fedloop_proto.coordination.v1.coordination_pb2 import Answer as Stored
+from fedloop_proto.coordination.v1.coordination_pb2 import Instruction
+
+__all__ = ["SecureUpdates"]
+
+_KINDS: dict[str, type[Question]] = {
+    "advertise_keys": AdvertiseKeys,
+    "share_keys": ShareKeys,
+    "mask_input": MaskInput,
+    "confirm_survivors": ConfirmSurvivors,
+    "unmask": Unmask,
+}
+_RUNS_KEPT = 4
+_UPDATES_KEPT = 8
+
+
+class _Kept:
+    """Promises in the outbox."""
+
+    def __init__(self, outbox: Outbox) -> None:
+        self._outbox = outbox
+
+    def read(self, instance: Instance) -> Promise:
+        return self._outbox.read_promise(instance)
+
+    def write(self, promise: Promise) -> None:
+        self._outbox.write_promise(promise)
+
+
+@dataclass(frozen=True)
+class _Update:
+    """Where the outbox keeps an update, and what it is of."""
+
+    key: bytes
+    expected: Expected
+
+
+class SecureUpdates:
+    """The updates of one site that leave it masked only. Calls must not overlap.
+
+    Args:
+        site: its name.
+        key: its identity.
+        consortium: with whom it sums, as its people were told; None: with nobody, and such tasks are refused.
+        policy: its floors; a task may ask for more sites, never for fewer.
+        outbox: where its updates and promises are.
+    """
+
+    def __init__(
+        self, site: str, key: SigningKey, consortium: Consortium | None, policy: AggregationPolicy, outbox: Outbox
+    ) -> None:
+        self._site = site
+        self._key = key
+        self._consortium = consortium
+        self._policy = policy
+        self._outbox = outbox
+        self._machines: OrderedDict[str, AggregatingSite] = OrderedDict()
+        self._updates: OrderedDict[tuple[str, int], _Update] = OrderedDict()
+
+    def require_consortium(self, task: Task) -> Consortium | None:
+        """The consortium of a task that asks for secure aggregation; None for other tasks.
+
+        Raises:
+            PolicyRefused: nobody at the site has said who is in it.
+        """
+        if task.secure and self._consortium is None:
+            raise PolicyRefused(
+                f"site {self._site}: task {task.name!r} asks for secure aggregation, and this site knows no consortium.",
+                hint="It needs the other sites' keys, from their people and not from the coordinator.",
+                rule=PolicyRule.CONSORTIUM.value,
+            )
+        return self._consortium if task.secure else None
+
+    def keep(self, instruction: Instruction, task: Task, key: bytes, stored: KeptResult) -> None:
+        """Remembers the update of a round, which the outbox keeps under ``key``, as what may leave masked."""
+        weight = Stored.FromString(stored.answer).local_update.weight
+        expected = Expected(
+            task.digest, instruction.arrays_digest, ArraySpec.of(stored.arrays), task.gates.update.maximum_norm, weight
+        )
+        self._updates[instruction.run_id, instruction.round] = _Update(key, expected)
+        while len(self._updates) > _UPDATES_KEPT:
+            self._updates.popitem(last=False)
+
+    def answer(self, instruction: Instruction, task: Task) -> tuple[bytes, NamedArrays]:
+        """Answers a question; the answer's bytes and arrays.
+
+        Raises:
+            EnvelopeRefused: the task asks for no secure aggregation, or the question is of another round than its instruction.
+            PolicyRefused: the site knows no consortium.
+            SecureAggregationRefused: the question does not fit, or there is no update of this round.
+            StorageError: what the site binds itself to cannot be kept; nothing leaves.
+        """
+        consortium = self.require_consortium(task)
+        if consortium is None:
+            raise EnvelopeRefused(f"site {self._site}: this task asks for no secure aggregation.", reason="work")
+        asked = instruction.aggregate_securely
+        which = asked.WhichOneof("question")
+        if which is None:
+            raise EnvelopeRefused(f"site {self._site}: an instruction asks nothing.", reason="work")
+        question = decode(_KINDS[which], getattr(asked, which))
+        instance = question.instance
+        if (instance.run_id, instance.round) != (instruction.run_id, instruction.round):
+            raise EnvelopeRefused(f"site {self._site}: a question is of another run or round.", reason="altered")
+        answer = self._answer(self._machine(instruction.run_id, task, consortium), question)
+        vector = {"masked": answer.masked.view(np.int64)} if isinstance(answer, MaskedInput) else {}
+        return encode(answer), vector
+
+    def _answer(self, machine: AggregatingSite, question: Question) -> Answer:
+        match question:
+            case AdvertiseKeys():
+                return machine.advertise(question)
+            case ShareKeys():
+                return machine.share_keys(question, self._update(question.instance).expected)
+            case MaskInput():
+                update = self._update(question.instance)
+                kept = self._outbox.find(update.key)
+                if kept is None:
+                    raise self._none(question.instance)
+                return machine.mask(question, kept.arrays, update.expected.weight)
+            case ConfirmSurvivors():
+                return machine.confirm(question)
+            case Unmask():
+                return machine.unmask(question)
+
+    def _machine(self, run_id: str, task: Task, consortium: Consortium) -> AggregatingSite:
+        """The run's machine; with it go the secrets of a run that was not asked about for long."""
+        machine = self._machines.get(run_id)
+        if machine is None:
+            asked = task.aggregation.minimum_sites if isinstance(task.aggregation, Mean) else 0
+            policy = AggregationPolicy(max(self._policy.minimum_sites, asked))
+            kept = _Kept(self._outbox)
+            machine = AggregatingSite(self._site, self._key, consortium=consortium, policy=policy, promises=kept)
+            self._machines[run_id] = machine
+        self._machines.move_to_end(run_id)
+        while len(self._machines) > _RUNS_KEPT:
+            self._machines.popitem(last=False)
+        return machine
+
+    def _update(self, instance: Instance) -> _Update:
+        update = self._updates.get((instance.run_id, instance.round))
+        if update is None:
+            raise self._none(instance)
+        return update
+
+    def _none(self, instance: Instance) -> SecureAggregationRefused:
+        return SecureAggregationRefused(
+            f"site {self._site} has no update of round {instance.round} at hand.",
+            hint="Ask it for the round first: an update that it has trained is kept, and costs nothing more.",
+            reason="no-update",
+        )

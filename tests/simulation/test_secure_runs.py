@@ -1,0 +1,168 @@
+"""A run whose updates are masked ends with the very model of a run whose updates are not, and nobody saw one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedloop_clients.endpoint import Question, Reply, SiteEndpoint
+from fedloop_core.errors import SecureAggregationRefused
+from fedloop_core.task.document import Task
+from fedloop_core.task.presets import load_preset
+from fedloop_proto.coordination.v1.coordination_pb2 import Answer, Envelope, Instruction, SignedAnswer
+from fedloop_server.runs.events import RoundClosed
+from fedloop_simulations.data import SiteRows, load_world
+
+SEED = 7
+Make = Callable[..., Any]
+
+
+def task_of(secure: bool, *, epsilon: float = float("inf"), **aggregation: object) -> Task:
+    document = load_preset("breast-cancer").model_dump()
+    document["rounds"] |= {"count": 3, "weighting": "rows", "evaluate_every": 0, "quorum": 0.6}
+    document["training"] |= {"local_steps": 4}
+    document["privacy"] |= {"epsilon": epsilon}
+    document["aggregation"] = {"rule": "mean", "secure": secure, **aggregation}
+    return Task.model_validate(document, strict=False)
+
+
+def rows_of(task: Task, count: int) -> tuple[SiteRows, ...]:
+    """Sites of unequal size, cut from the preset's."""
+    north, *others = load_world(task, seed=SEED).sites
+    rows = north.train
+    for other in others:
+        rows = rows.concatenate(other.train)
+    size = len(rows) // count
+    return tuple(
+        SiteRows(f"ward-{at}", rows.take(np.arange(at * size, (at + 1) * size - 2 * at)), north.evaluation)
+        for at in range(count)
+    )
+
+
+@dataclass
+class Watched:
+    """Every answer that leaves sites, by kind; ``dying`` sites answer nothing of one kind from a round on."""
+
+    dying: dict[str, tuple[str, int]] = field(default_factory=dict)
+    replies: list[tuple[str, str, int, Reply]] = field(default_factory=list)
+
+    def wrap(self, site: SiteEndpoint) -> SiteEndpoint:
+        watched = self
+
+        class Between:
+            def answer(self, question: Question) -> Reply:
+                instruction = Instruction.FromString(Envelope.FromString(question.envelope).instruction)
+                kind = str(instruction.WhichOneof("work"))
+                if kind == "aggregate_securely":
+                    kind = str(instruction.aggregate_securely.WhichOneof("question"))
+                dies = watched.dying.get(instruction.site)
+                if dies is not None and dies[0] == kind and instruction.round >= dies[1]:
+                    raise RuntimeError("this site is away")
+                reply = site.answer(question)
+                watched.replies.append((instruction.site, kind, instruction.round, reply))
+                return reply
+
+        return Between()
+
+    def arrays(self, kind: str) -> list[dict[str, np.ndarray]]:
+        return [dict(reply.arrays) for _, told, _, reply in self.replies if told == kind]
+
+
+def finished(federation: Make, task: Task, count: int, watched: Watched, **more: Any) -> Any:
+    members = federation(task, rows_of(task, count), SEED, **more)
+    closed: list[RoundClosed] = []
+
+    def observe(_: object, event: object) -> None:
+        if isinstance(event, RoundClosed):
+            closed.append(event)
+
+    state = members.run(observe=observe, wrap=watched.wrap)
+    return members, state, closed
+
+
+@pytest.mark.parametrize("epsilon", [float("inf"), 5.0], ids=["without privacy", "private"])
+def test_masked_and_plain_runs_end_with_the_same_model(federation: Make, epsilon: float) -> None:
+    plain, masked = Watched(), Watched()
+    first, state, _ = finished(federation, task_of(False, epsilon=epsilon), 5, plain)
+    assert state.failure is None
+    second, state, closed = finished(federation, task_of(True, epsilon=epsilon), 5, masked)
+    assert state.failure is None
+    before, after = (dict(members.home.trained_arrays("run-1")) for members in (first, second))
+    assert all(after[name].tobytes() == array.tobytes() for name, array in before.items())
+    assert all(arrays for arrays in plain.arrays("train_locally"))
+    assert not any(arrays for arrays in masked.arrays("train_locally"))  # the update stays
+    updates = plain.arrays("train_locally")
+    for vector in masked.arrays("mask_input"):
+        assert list(vector) == ["masked"]
+        assert vector["masked"].size == sum(array.size for array in updates[0].values()) + 1
+    assert [len(told.folded) for told in closed] == [5, 5, 5]
+    assert not any(told.updates for told in closed)  # no norm of a single update is known
+    spent = [{site: ledger.head().sequence for site, ledger in members.ledgers.items()} for members in (first, second)]
+    assert spent[0] == spent[1]  # masking is no release of its own
+
+
+@pytest.mark.parametrize("kind", ["advertise_keys", "share_keys", "mask_input", "confirm_survivors", "unmask"])
+def test_a_site_that_is_lost_at_any_stage_is_named_and_the_others_go_on(federation: Make, kind: str) -> None:
+    watched = Watched({"ward-4": (kind, 2)})
+    _, state, closed = finished(federation, task_of(True), 5, watched)
+    assert state.failure is None
+    late = kind in ("confirm_survivors", "unmask")  # its vector had arrived
+    assert [len(told.folded) for told in closed] == [5, 5 if late else 4, 5 if late else 4]
+    assert {out.site for told in closed[1:] for out in told.left_out} == {"ward-4"}
+
+
+def test_two_sites_that_are_left_sum_nothing_and_the_run_says_why(federation: Make) -> None:
+    watched = Watched({"ward-2": ("mask_input", 2)})
+    _, state, closed = finished(federation, task_of(True), 3, watched)
+    assert state.failure is not None
+    assert len(closed) == 1
+    assert "ward-2" in state.failure.reason
+    released = [round_ for _, told, round_, _ in watched.replies if told == "unmask"]
+    assert set(released) == {1}
+
+
+def test_a_site_without_a_consortium_takes_no_part(federation: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tests.simulation.conftest.rehearsal_consortium", lambda sites: None, raising=False)
+    task = task_of(True)
+    members = federation(task, rows_of(task, 3), SEED)
+    for site in members.rows:
+        daemon = members._site(site)
+        daemon._secure._consortium = None
+        with pytest.raises(Exception, match="consortium"):
+            daemon._secure.require_consortium(task)
+
+
+@pytest.mark.parametrize(
+    ("changes", "what"),
+    [
+        ({"training": {"algorithm": "newton", "ridge": 0.1}}, "newton"),
+        ({"rounds": {"sites_per_round": 2}}, "a sum needs 3 sites"),
+        ({"aggregation": {"rule": "mean", "secure": True, "minimum_sites": 2}}, "minimum_sites"),
+        ({"aggregation": {"rule": "median", "secure": True}}, "secure"),
+    ],
+    ids=["newton", "too few sites a round", "two sites", "a rule that compares updates"],
+)
+def test_tasks_whose_parts_do_not_fit_are_refused(changes: dict[str, dict[str, object]], what: str) -> None:
+    document = task_of(True).model_dump()
+    for part, values in changes.items():
+        if part == "training" or part == "aggregation":
+            document[part] = values
+        else:
+            document[part] |= values
+    with pytest.raises(ValueError, match=what):
+        Task.model_validate(document, strict=False)
+
+
+def test_an_answer_of_a_daemon_is_signed_like_any_other(federation: Make) -> None:
+    watched = Watched()
+    finished(federation, task_of(True), 3, watched)
+    for site, kind, round_, reply in watched.replies:
+        answer = Answer.FromString(SignedAnswer.FromString(reply.answer).answer)
+        assert (answer.site, answer.round) == (site, round_)
+        if kind == "unmask":
+            assert answer.WhichOneof("result") == "securely_aggregated"
+    assert SecureAggregationRefused.code == "FL-PRIV-010"
