@@ -12,6 +12,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, ValidationError
 
 from fedloop_core.errors import ArtifactRefused
+from fedloop_core.privacy_statement import PrivacyStatement
 from fedloop_core.schema import FeatureSchema
 from fedloop_core.strict import Strict
 from fedloop_core.task.document import ExportTarget
@@ -20,8 +21,6 @@ __all__ = [
     "ArtifactDescription",
     "FileReference",
     "Lineage",
-    "PrivacyStatement",
-    "SitePrivacy",
     "TensorSpec",
 ]
 
@@ -57,26 +56,6 @@ class TensorSpec(Strict):
     name: str
     dtype: Literal["float32", "int64", "int32"]
     shape: tuple[int, ...]
-
-
-class SitePrivacy(Strict):
-    """What one site spent on training rows and evaluation rows, for this version and for life."""
-
-    site: str
-    epsilon: float
-    delta: float
-    lifetime_epsilon: float
-    evaluation_epsilon: float
-
-
-class PrivacyStatement(Strict):
-    """What is promised about the people in the data; ``private`` is false when noise could be repeated or was absent."""
-
-    private: bool
-    unit: str
-    adjacency: Literal["add-or-remove"]
-    mechanism: str
-    sites: tuple[SitePrivacy, ...]
 
 
 class Lineage(Strict):

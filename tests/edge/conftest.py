@@ -18,7 +18,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from fedloop_core.arrays import arrays_to_bytes
-from fedloop_core.artifact import ArtifactDescription, FileReference, Lineage, PrivacyStatement, TensorSpec
+from fedloop_core.artifact import ArtifactDescription, FileReference, Lineage, TensorSpec
+from fedloop_core.privacy_statement import PrivacyStatement
 from fedloop_core.profile import Profile
 from fedloop_core.release import Assignment
 from fedloop_core.scaling import Scaler

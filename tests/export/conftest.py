@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedloop_core.artifact import Lineage, PrivacyStatement, SitePrivacy
+from fedloop_core.artifact import Lineage
 from fedloop_core.models import initial_arrays
+from fedloop_core.privacy_statement import PrivacyStatement, SitePrivacy
 from fedloop_core.scaling import Scaler
 from fedloop_core.task.document import Task
 from fedloop_server.export import ExportRequest

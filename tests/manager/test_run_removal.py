@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 
 from fedloop_core import cli
-from fedloop_core.artifact import Lineage, PrivacyStatement
+from fedloop_core.artifact import Lineage
 from fedloop_core.audit import AuditAction
 from fedloop_core.errors import RunError
+from fedloop_core.privacy_statement import PrivacyStatement
 from fedloop_core.schema import ClassLabel, NumericFeature
 from fedloop_core.task.document import FederatedAveraging, LogisticModel, Privacy, Rounds, Task
 from fedloop_server.cli.run_remove import RemovalDocument

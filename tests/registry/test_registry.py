@@ -14,8 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedloop_core.artifact import ArtifactDescription, FileReference, Lineage, PrivacyStatement, SitePrivacy, TensorSpec
+from fedloop_core.artifact import ArtifactDescription, FileReference, Lineage, TensorSpec
 from fedloop_core.errors import ArtifactRefused, RegistryError, StorageError
+from fedloop_core.privacy_statement import PrivacyStatement, SitePrivacy
 from fedloop_core.schema import ClassLabel, NumericFeature
 from fedloop_core.task.document import LogisticModel, Privacy, Task
 from fedloop_server.blobs import BlobStore

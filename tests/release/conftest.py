@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fedloop_core.artifact import ArtifactDescription, FileReference, Lineage, PrivacyStatement, TensorSpec
+from fedloop_core.artifact import ArtifactDescription, FileReference, Lineage, TensorSpec
+from fedloop_core.privacy_statement import PrivacyStatement
 from fedloop_core.schema import ClassLabel, FeatureSchema, NumericFeature
 from fedloop_server.blobs import BlobStore
 from fedloop_server.release import PublishedArtifact, ReleaseRepository

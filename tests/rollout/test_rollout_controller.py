@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from fedloop_core.artifact import ArtifactDescription, FileReference, Lineage, PrivacyStatement, TensorSpec
+from fedloop_core.artifact import ArtifactDescription, FileReference, Lineage, TensorSpec
 from fedloop_core.errors import AssignmentRefused, ReleaseError, StorageError
+from fedloop_core.privacy_statement import PrivacyStatement
 from fedloop_core.schema import ClassLabel, NumericFeature
 from fedloop_core.task.document import LogisticModel, Privacy, Task
 from fedloop_server.blobs import BlobStore

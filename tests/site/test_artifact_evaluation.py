@@ -17,12 +17,13 @@ from fedloop_clients.outbox import Outbox
 from fedloop_clients.policy import Budget, SiteConfig
 from fedloop_clients.privacy.ledger import Ledger
 from fedloop_core.arrays import digest
-from fedloop_core.artifact import ArtifactDescription, FileReference, Lineage, PrivacyStatement, TensorSpec
+from fedloop_core.artifact import ArtifactDescription, FileReference, Lineage, TensorSpec
 from fedloop_core.dataset import Dataset
 from fedloop_core.federation.answers import open_answer
 from fedloop_core.federation.protocol import PROTOCOL
 from fedloop_core.keys import SigningKey, seal
 from fedloop_core.noise import SeededNoise
+from fedloop_core.privacy_statement import PrivacyStatement
 from fedloop_core.schema import ClassLabel, NumericFeature
 from fedloop_core.task.document import LogisticModel, Privacy, Task
 from fedloop_core.task.evaluations import planned_evaluations

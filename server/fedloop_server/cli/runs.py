@@ -4,7 +4,8 @@ With ``--json`` every command prints one JSON object (``watch`` and ``logs --fol
 ``fedloop_server.cli.run_documents``, ``run_start.DryRun``, ``run_compare.Comparison`` and ``run_remove.RemovalDocument``;
 of a run whose plan cannot be read, ``show`` prints ``run_broken.BrokenDocument``. ``list`` prints ``{"runs": [RunLine,
 …]}``; ``start``, ``stop`` and ``resume`` print ``{"run": NAME, "status": STATUS, "next": SENTENCE}``; ``logs`` prints
-``{"run": NAME, "events": [{"at": UNIX or null, "event": KIND, "sentence": TEXT}, …], "serverapp": [LINE, …]}``. Errors print
+``{"run": NAME, "events": [{"at": UNIX or null, "event": KIND, "sentence": TEXT}, …], "serverapp": [LINE, …]}``, ``statement``
+``{"task": NAME, "version": NUMBER, "statement": PrivacyStatement}``. Errors print
 ``{"error": {"code", "message", "hint", "fields"}}``. A run may be named by the beginning of its name.
 """
 
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from fedloop_server.manager.views import RunView
     from fedloop_server.runs.events import Event
 
-__all__ = ["commands", "compare", "list_", "logs", "remove", "resume", "show", "start", "stop", "watch"]
+__all__ = ["commands", "compare", "list_", "logs", "remove", "resume", "show", "start", "statement", "stop", "watch"]
 
 commands = typer.Typer(no_args_is_help=True, suggest_commands=False, add_completion=False)
 
@@ -150,6 +151,26 @@ def show(
         return
     document = document_of(view)
     say(document.model_dump_json() if as_json else show_tables(document, every_round=rounds))
+
+
+@commands.command()
+def statement(run: RunArgument, home: HomeOption = _HERE, as_json: JsonOption = False) -> None:
+    """Tell what the version that a run made promises about the people in its data, as a page or as JSON."""
+    from fedloop_core.privacy_statement import statement_page
+
+    view = readable_view(home, run)
+    number, task = view.state.version, view.plan.task.name
+    if number is None:
+        raise RunError(
+            f"run {view.plan.run_id} has made no version, and promises nothing.",
+            hint=f"`fedloop run show {view.plan.run_id}` says how it stands.",
+        )
+    with office(home) as (coordinator, _), closing(coordinator.registry()) as registry:
+        promised = registry.version(task, number).privacy
+    if as_json:
+        say(json.dumps({"task": task, "version": number, "statement": json.loads(promised.model_dump_json())}))
+    else:
+        say(statement_page(promised, task=task, version=number))
 
 
 @commands.command()

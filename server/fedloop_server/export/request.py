@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Self
 
 from fedloop_core.arrays import NamedArrays, arrays_from_bytes, arrays_to_bytes
-from fedloop_core.artifact import ArtifactDescription, Lineage, PrivacyStatement
+from fedloop_core.artifact import ArtifactDescription, Lineage
 from fedloop_core.errors import ArtifactRefused, ConversionFailed
+from fedloop_core.privacy_statement import PrivacyStatement
 from fedloop_core.release import DESCRIPTION_FILE, GOLDEN_FILE, PROFILE_FILE
 from fedloop_core.scaling import SCALER_DEVIATION, SCALER_MEAN, Scaler
 from fedloop_core.strict import Strict

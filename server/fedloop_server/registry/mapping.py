@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import cast
 
-from fedloop_core.artifact import FileReference, Lineage, PrivacyStatement
+from fedloop_core.artifact import FileReference, Lineage
+from fedloop_core.privacy_statement import PrivacyStatement
 from fedloop_core.task.document import ExportTarget
 from fedloop_server.registry.records import (
     ArtifactRecord,

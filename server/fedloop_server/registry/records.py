@@ -6,8 +6,9 @@ import math
 from dataclasses import dataclass
 from enum import StrEnum
 
-from fedloop_core.artifact import FileReference, Lineage, PrivacyStatement
+from fedloop_core.artifact import FileReference, Lineage
 from fedloop_core.errors import RegistryError
+from fedloop_core.privacy_statement import PrivacyStatement
 from fedloop_core.task.document import ExportTarget
 
 __all__ = [

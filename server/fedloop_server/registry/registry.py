@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterable
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from fedloop_core.artifact import FileReference, Lineage, PrivacyStatement
+from fedloop_core.artifact import FileReference, Lineage
 from fedloop_core.errors import RegistryError
+from fedloop_core.privacy_statement import PrivacyStatement
 from fedloop_core.task.document import Task
 from fedloop_server.blobs import BlobStore
 from fedloop_server.database import Database

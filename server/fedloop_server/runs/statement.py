@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
+from typing import Literal
 
-from fedloop_core.artifact import Lineage, PrivacyStatement, SitePrivacy
+from fedloop_core.artifact import Lineage
+from fedloop_core.privacy_statement import PrivacyStatement, ReleaseMade, SitePrivacy
+from fedloop_core.task.document import Task
 from fedloop_server.runs.answers import is_possible
 from fedloop_server.runs.events import SiteSpend
 from fedloop_server.runs.plan import RunPlan
@@ -12,6 +16,7 @@ from fedloop_server.runs.state import RunState
 
 __all__ = ["latest_spends", "lineage_of", "privacy_of"]
 
+_Payer = Literal["training rows", "evaluation rows", "nobody"]
 _PACKAGES = ("fedloop", "flwr", "numpy", "onnx", "onnxruntime", "opacus", "torch")
 
 
@@ -54,7 +59,42 @@ def privacy_of(plan: RunPlan, state: RunState) -> PrivacyStatement:
         adjacency="add-or-remove",
         mechanism=mechanism,
         sites=sites,
+        clipping_norm=privacy.clipping_norm if privacy.private else None,
+        releases=tuple(_releases(plan.task)),
+        not_protected=tuple(_not_protected(plan.task)),
     )
+
+
+def _releases(task: Task) -> Iterator[ReleaseMade]:
+    noised = task.privacy.private
+    exact = "none: exact"
+    trained: _Payer = "training rows" if noised else "nobody"
+    evaluated: _Payer = "evaluation rows" if noised else "nobody"
+    round_ = "gradients clipped by unit, Gaussian noise, Poisson sampling" if noised else exact
+    yield ReleaseMade(what="the update of each round", mechanism=round_, charged_to=trained)
+    if task.preprocessing.scaling == "federated" and task.feature_schema.numeric:
+        sums = "Gaussian noise on clamped sums" if noised else exact
+        yield ReleaseMade(what="sums for the shared scaling of features", mechanism=sums, charged_to=trained)
+    count = "discrete Laplace noise" if noised else exact
+    yield ReleaseMade(what="the number of training units", mechanism=count, charged_to=trained)
+    yield ReleaseMade(what="how good models are on evaluation rows", mechanism=count, charged_to=evaluated)
+    yield ReleaseMade(
+        what="whether the data gate lets the rows in, and a digest of them under the site's own key",
+        mechanism=exact,
+        charged_to="nobody",
+    )
+
+
+def _not_protected(task: Task) -> Iterator[str]:
+    if not task.privacy.private:
+        yield "Nothing limits what the model or the updates tell about one row."
+    if task.privacy.private and task.privacy.unit_column is None:
+        yield "A person with several rows is protected as several rows, and so less."
+    if task.privacy.private:
+        yield "A person with rows at two sites is two units: their losses add up."
+        yield "The data gate's verdict and the codes of refusals are exact; each tells little, and none is covered by epsilon."
+        yield "Epsilon bounds what is learnt of one unit, and nothing of what a site's rows have in common."
+    yield "Times and sizes of messages are not hidden."
 
 
 def lineage_of(plan: RunPlan, state: RunState) -> Lineage:

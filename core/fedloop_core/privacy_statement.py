@@ -1,0 +1,109 @@
+"""What a model version promises about the people in its data: for machines, and as a page for those people.
+
+The statement travels in each artifact's ``artifact.json``, so that whoever runs a model can read what was promised.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+from fedloop_core.strict import Strict
+
+__all__ = ["PrivacyStatement", "ReleaseMade", "SitePrivacy", "statement_page"]
+
+
+class SitePrivacy(Strict):
+    """What one site spent on training rows and evaluation rows, for this version and for life."""
+
+    site: str
+    epsilon: float
+    delta: float
+    lifetime_epsilon: float
+    evaluation_epsilon: float
+
+
+class ReleaseMade(Strict):
+    """One kind of thing that left a site while the version was made: what, guarded by which mechanism, paid by which rows."""
+
+    what: str
+    mechanism: str
+    charged_to: Literal["training rows", "evaluation rows", "nobody"]
+
+
+class PrivacyStatement(Strict):
+    """What is promised; ``private`` is false when noise could be repeated or was absent.
+
+    ``clipping_norm`` bounds one unit's gradient; None where nothing is clipped. ``coordinator_sees`` is the most that the
+    coordinator learns of a round. ``not_protected`` are sentences.
+    """
+
+    private: bool
+    unit: str
+    adjacency: Literal["add-or-remove"]
+    mechanism: str
+    sites: tuple[SitePrivacy, ...]
+    clipping_norm: float | None = None
+    coordinator_sees: Literal["each site's update", "the sum of the updates"] = "each site's update"
+    releases: tuple[ReleaseMade, ...] = ()
+    not_protected: tuple[str, ...] = ()
+
+
+def statement_page(statement: PrivacyStatement, *, task: str, version: int) -> str:
+    """One page of Markdown in plain words."""
+    lines = [f"# What version {version} of {task} promises about the people in its data", ""]
+    if statement.private:
+        lines += _promise(statement)
+    else:
+        lines += [
+            "Nothing. It was made without differential privacy, or with noise that can be repeated: somebody who knows the model may",
+            "find out whether a person was in the data.",
+        ]
+    lines += [
+        "",
+        "## Who saw what",
+        "",
+        f"- The coordinator saw {statement.coordinator_sees} of each round, and no row.",
+    ]
+    lines += ["- Each site saw its own rows, and each round's model.", "- Whoever holds the model sees the model."]
+    if statement.releases:
+        lines += ["", "## What left the sites", "", "| what | how it is guarded | paid by |", "|---|---|---|"]
+        lines += [f"| {made.what} | {made.mechanism} | {made.charged_to} |" for made in statement.releases]
+    if statement.sites:
+        lines += ["", "## Numbers", "", *_numbers(statement)]
+    if statement.not_protected:
+        lines += ["", "## What is not protected", "", *(f"- {sentence}" for sentence in statement.not_protected)]
+    return "\n".join(lines) + "\n"
+
+
+def _promise(statement: PrivacyStatement) -> list[str]:
+    unit = "row" if statement.unit == "record" else f"`{statement.unit}` (all rows with one value together)"
+    highest = max((site.epsilon for site in statement.sites), default=math.inf)
+    delta = max((site.delta for site in statement.sites), default=1.0)
+    factor = "" if highest > 10 else f", which is {math.exp(highest):,.1f}"
+    return [
+        f"Whether any one {unit} was in a site's training data or not, everything that was told while this version was made, and the",
+        f"model itself, would have come out as it did with almost the same chance: at most e^epsilon times as likely{factor}, where",
+        f"epsilon is at most {highest:.2f}, apart from a chance of {delta:g}. So nobody learns much about one person by looking at the model",
+        "that they could not have learnt without that person's data.",
+        "",
+        f"- How: {statement.mechanism}.",
+        f"- One {unit} moved a step by a gradient of at most {statement.clipping_norm:g} before noise was added."
+        if statement.clipping_norm is not None
+        else "- Nothing was clipped.",
+        "- Noise was added at each site, before anything left it: the promise does not rest on what the coordinator does.",
+    ]
+
+
+def _numbers(statement: PrivacyStatement) -> list[str]:
+    rows = [
+        f"| {site.site} | {site.epsilon:.3f} | {site.delta:g} | {site.lifetime_epsilon:.3f} | {site.evaluation_epsilon:.3f} |"
+        for site in statement.sites
+    ]
+    return [
+        "| site | epsilon of this version | delta | epsilon for life | epsilon on evaluation rows |",
+        "|---|---|---|---|---|",
+        *rows,
+        "",
+        "Neighbours are two tables that differ by adding or removing one unit. The numbers are each site's own word about its ledger.",
+    ]

@@ -1,0 +1,134 @@
+"""What a version promises: each release with its guard and its payer, and the page for people."""
+
+from __future__ import annotations
+
+import json
+import math
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from fedloop_core import cli
+from fedloop_core.privacy_statement import PrivacyStatement, statement_page
+from fedloop_core.task import Task
+from fedloop_server.home import CoordinatorHome
+from fedloop_server.manager.state import Status, Wish
+from fedloop_server.runs.events import (
+    AttemptStarted,
+    Member,
+    RoundClosed,
+    RoundOpened,
+    RunFinished,
+    ScalerFixed,
+    SiteAdmitted,
+    SiteSpend,
+    VersionRegistered,
+)
+from fedloop_server.runs.plan import RunPlan
+from fedloop_server.runs.statement import lineage_of, privacy_of
+
+
+def task(epsilon: float, scaling: str = "federated", unit_column: str | None = None) -> Task:
+    return Task.model_validate(
+        {
+            "format": 1,
+            "name": "wards",
+            "features": ({"kind": "numeric", "name": "a", "range": (-4.0, 4.0)},),
+            "label": {"kind": "classes", "name": "outcome", "classes": ("no", "yes")},
+            "model": {"kind": "logistic"},
+            "preprocessing": {"scaling": scaling},
+            "privacy": {"epsilon": epsilon, "delta": 1e-5, "clipping_norm": 0.5, "unit_column": unit_column},
+            "rounds": {"count": 1},
+        }
+    )
+
+
+def made(home: CoordinatorHome, name: str, chosen: Task, *, version: bool = True) -> PrivacyStatement:
+    """A run of one round that has made a version, in folders, queue and registry."""
+    plan = RunPlan(run_id=name, task=chosen, seed=1, private=True, expected_sites=1, durable=False)
+    home.store_plan(plan)
+    journal = home.journal(name)
+    member = Member(site="north", weight=1, rows=40, rows_noised=True, data_fingerprint="0" * 64)
+    spend = SiteSpend(
+        site="north", run_epsilon=1.9, lifetime_epsilon=3.25, budget=8.0, delta=1e-5, evaluation_epsilon=1.0
+    )
+    journal.record(AttemptStarted(attempt=1, unix=1.0))
+    journal.record(SiteAdmitted(member=member))
+    journal.record(ScalerFixed(checkpoint="round-0"))
+    journal.record(RoundOpened(round=1, asked=("north",), unix=2.0))
+    journal.record(RoundClosed(round=1, folded=("north",), checkpoint="round-1", digest="0", spends=(spend,), unix=3.0))
+    promised = privacy_of(plan, journal.state)
+    with closing(home.registry()) as registry:
+        registry.register_task(chosen)
+        registry.open_run(name, chosen.digest.hex())
+        if version:
+            number = registry.register_version(name, promised, lineage_of(plan, journal.state)).number
+            journal.record(VersionRegistered(version=number))
+            journal.record(RunFinished(unix=4.0))
+    with closing(home.queue()) as queue:
+        entry = queue.submit(plan)
+        job = entry.job.model_copy(update={"status": Status.FINISHED, "ended_unix": 4.0})
+        queue.keep([entry], [entry.__class__(entry.number, job, Wish.NONE)])
+    return promised
+
+
+def said(home: CoordinatorHome, capture: pytest.CaptureFixture[str], *words: str, status: int = 0) -> str:
+    capture.readouterr()
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["run", *words, "--home", str(home.folder)])
+    found = capture.readouterr()
+    assert ended.value.code == status, found
+    return found.out + found.err
+
+
+def test_a_page_and_a_document_say_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    home = CoordinatorHome(tmp_path)
+    promised = made(home, "wards-1", task(2.0))
+    told = json.loads(said(home, capsys, "statement", "wards-1", "--json"))
+    assert (told["task"], told["version"]) == ("wards", 1)
+    assert PrivacyStatement.model_validate_json(json.dumps(told["statement"])) == promised
+    page = said(home, capsys, "statement", "wards")
+    assert page.rstrip() == statement_page(promised, task="wards", version=1).rstrip()
+    assert "epsilon is at most 1.90, apart from a chance of 1e-05" in page
+    assert "| north | 1.900 | 1e-05 | 3.250 | 2.000 |" in page
+
+
+def test_each_release_is_named_with_its_guard_and_its_payer(tmp_path: Path) -> None:
+    promised = made(CoordinatorHome(tmp_path), "wards-1", task(2.0))
+    assert {made.what: made.charged_to for made in promised.releases} == {
+        "the update of each round": "training rows",
+        "sums for the shared scaling of features": "training rows",
+        "the number of training units": "training rows",
+        "how good models are on evaluation rows": "evaluation rows",
+        "whether the data gate lets the rows in, and a digest of them under the site's own key": "nobody",
+    }
+    assert [made.what for made in promised.releases if "exact" in made.mechanism] == [
+        "whether the data gate lets the rows in, and a digest of them under the site's own key"
+    ]
+    assert promised.clipping_norm == 0.5
+    assert any("several rows" in sentence for sentence in promised.not_protected)
+
+
+def test_what_was_not_read_is_not_released_and_units_are_said(tmp_path: Path) -> None:
+    promised = made(CoordinatorHome(tmp_path), "wards-1", task(2.0, scaling="range", unit_column="patient"))
+    assert not [made for made in promised.releases if "scaling" in made.what]
+    assert not any("several rows" in sentence for sentence in promised.not_protected)
+    assert "any one `patient` (all rows with one value together)" in statement_page(promised, task="wards", version=1)
+
+
+def test_a_version_without_privacy_promises_nothing_in_so_many_words(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    home = CoordinatorHome(tmp_path)
+    made(home, "open-1", task(math.inf))
+    page = said(home, capsys, "statement", "open-1")
+    assert "Nothing. It was made without differential privacy" in page
+    assert "Nothing limits what the model or the updates tell about one row." in page
+    assert "| none: exact | nobody |" in page
+
+
+def test_a_run_without_a_version_promises_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    home = CoordinatorHome(tmp_path)
+    made(home, "wards-1", task(2.0), version=False)
+    assert "has made no version, and promises nothing" in said(home, capsys, "statement", "wards-1", status=7)
