@@ -117,6 +117,15 @@ def test_what_was_not_read_is_not_released_and_units_are_said(tmp_path: Path) ->
     assert "any one `patient` (all rows with one value together)" in statement_page(promised, task="wards", version=1)
 
 
+@pytest.mark.parametrize(("secure", "seen"), [(False, "each site's update"), (True, "the sum of the updates")])
+def test_what_the_coordinator_sees_follows_the_aggregation(tmp_path: Path, secure: bool, seen: str) -> None:
+    chosen = task(2.0)
+    aggregation = chosen.aggregation.model_copy(update={"secure": secure})
+    promised = made(CoordinatorHome(tmp_path), "wards-1", chosen.model_copy(update={"aggregation": aggregation}))
+    assert promised.coordinator_sees == seen
+    assert f"The coordinator saw {seen} of each round, and no row." in statement_page(promised, task="w", version=1)
+
+
 def test_a_version_without_privacy_promises_nothing_in_so_many_words(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

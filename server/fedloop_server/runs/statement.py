@@ -8,6 +8,7 @@ from typing import Literal
 
 from fedloop_core.artifact import Lineage
 from fedloop_core.privacy_statement import PrivacyStatement, ReleaseMade, SitePrivacy
+from fedloop_core.task.aggregation import Mean
 from fedloop_core.task.document import Task
 from fedloop_server.runs.answers import is_possible
 from fedloop_server.runs.events import SiteSpend
@@ -60,9 +61,14 @@ def privacy_of(plan: RunPlan, state: RunState) -> PrivacyStatement:
         mechanism=mechanism,
         sites=sites,
         clipping_norm=privacy.clipping_norm if privacy.private else None,
+        coordinator_sees="the sum of the updates" if _sums_only(plan.task) else "each site's update",
         releases=tuple(_releases(plan.task)),
         not_protected=tuple(_not_protected(plan.task)),
     )
+
+
+def _sums_only(task: Task) -> bool:
+    return isinstance(task.aggregation, Mean) and task.aggregation.secure
 
 
 def _releases(task: Task) -> Iterator[ReleaseMade]:
