@@ -89,6 +89,8 @@ def simulate(
         raise UsageError("a budget needs privacy: none is kept at epsilon inf.", hint="Leave --budget out.")
     console = Console(stderr=True)
     world = load_world(chosen, sites=sites, seed=seed or 0, data=data, confirm=_confirm(yes, as_json))
+    if order is not None:
+        order.by([rows.name for rows in world.sites], world.task)  # before anything is cleared away for it
     _clear(out, force)
     with ExitStack() as stack:
         progress = stack.enter_context(Progress(console))

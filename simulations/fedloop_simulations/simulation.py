@@ -80,7 +80,7 @@ class Simulation:
         self._seed = secrets.randbits(31) if seed is None else seed
         self.budget = self._budget()
         named = [rows.name for rows in world.sites]
-        self.assault: Assault | None = None if settings.attack is None else settings.attack.by(named)
+        self.assault: Assault | None = None if settings.attack is None else settings.attack.by(named, world.task)
         with self.story.stage("set-up"):
             self.coordinator = Coordinator(settings.out / "coordinator", self.task)
             self.sites = [self._site(at) for at in range(len(world.sites))]

@@ -81,7 +81,7 @@ def flat(arrays: Mapping[str, NDArray[np.generic]]) -> NDArray[np.float64]:
 def ending(attack: str, rule: str = "mean", norm_bound: float = math.inf, faulty: int = 1) -> Ending:
     """Runs it; ``attack`` as on the command line, empty for an honest run."""
     chosen = task(rule, norm_bound, faulty)
-    assault = AttackOrder.parse(attack).by(SITES) if attack else None
+    assault = AttackOrder.parse(attack).by(SITES, chosen) if attack else None
     model, trainer = model_of(chosen, 1), LocalTrainer(chosen)
     start = flat(model.trained)
     own, held_out = rows()

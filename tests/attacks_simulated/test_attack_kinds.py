@@ -29,6 +29,7 @@ from fedloop_core.schema import (
     SignalFeature,
     SurvivalLabel,
 )
+from fedloop_core.task.reader import parse_task
 from fedloop_proto.coordination.v1.coordination_pb2 import Answer, DataDescription, LocalUpdate
 from fedloop_simulations.attacks import AttackOrder
 from fedloop_simulations.attacks.kinds import ALittle, Backdoor, LabelFlip, Scaling, SignFlip
@@ -44,6 +45,14 @@ NUMBER = NumericFeature(kind="numeric", name="x", range=(0.0, 4.0))
 def dataset(labels: Any, **inputs: NDArray[np.generic]) -> Dataset:
     return Dataset(dict(inputs), np.asarray(labels), tuple(str(row) for row in range(len(labels))))
 
+
+PLAIN = """format = 1
+name = "t"
+features = [{ kind = "numeric", name = "x", range = [0, 4] }]
+label = { kind = "classes", name = "y", classes = ["a", "b"] }
+model = { kind = "logistic" }
+privacy = { epsilon = inf }
+"""
 
 # What is asked for.
 
@@ -62,7 +71,7 @@ GOOD = (
 
 @pytest.mark.parametrize(("text", "attack", "sites"), GOOD, ids=[row[0] for row in GOOD])
 def test_an_order_says_who_does_what(text: str, attack: Any, sites: tuple[str, ...]) -> None:
-    assault = AttackOrder.parse(text).by(("a", "b", "c", "d"))
+    assault = AttackOrder.parse(text).by(("a", "b", "c", "d"), parse_task(PLAIN))
     assert (assault.attack, assault.sites) == (attack, sites)
 
 
@@ -84,8 +93,36 @@ BAD = (
 @pytest.mark.parametrize(("what", "text", "said"), BAD, ids=[row[0] for row in BAD])
 def test_an_order_that_is_none_is_refused_in_a_sentence(what: str, text: str, said: str) -> None:
     with pytest.raises(UsageError) as refused:
-        AttackOrder.parse(text).by(("a", "b", "c", "d"))
+        AttackOrder.parse(text).by(("a", "b", "c", "d"), parse_task(PLAIN))
     assert said in refused.value.message, what
+
+
+UNFIT = (
+    (
+        "backdoor of a regression",
+        "backdoor",
+        PLAIN.replace('"classes", name = "y", classes = ["a", "b"]', '"regression", name = "y", range = [0, 1]'),
+        "needs a label with classes",
+    ),
+    ("alie on sums", "alie", PLAIN + 'training = { algorithm = "newton" }', "one on averages of updates"),
+    *(
+        (f"{text} under masks", text, PLAIN + 'aggregation = { rule = "mean", secure = true }', "masks its update")
+        for text in ("scaling", "sign-flip", "backdoor", "alie")
+    ),
+)
+
+
+@pytest.mark.parametrize(("what", "text", "document", "said"), UNFIT, ids=[row[0] for row in UNFIT])
+def test_an_attack_that_would_do_nothing_on_a_task_is_refused(what: str, text: str, document: str, said: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        AttackOrder.parse(text).by(("a", "b", "c", "d"), parse_task(document))
+    assert said in refused.value.message, what
+
+
+@pytest.mark.parametrize("text", ["label-flip", "backdoor:1:1"])
+def test_poisoned_rows_reach_a_masked_sum(text: str) -> None:
+    masked = parse_task(PLAIN + 'aggregation = { rule = "mean", secure = true }')
+    assert AttackOrder.parse(text).by(("a", "b", "c", "d"), masked).sites == ("d",)
 
 
 # What they do to rows.

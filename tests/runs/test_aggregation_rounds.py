@@ -307,9 +307,42 @@ def test_the_bound(what: str, recent: list[dict[str, float]], factor: float, bou
     assert bound_from(recent, factor) == bound, what
 
 
-def test_shortening_keeps_direction_and_types() -> None:
-    arrays: dict[str, Any] = {"a": np.array([3.0], np.float32), "b": np.array([[4.0]], np.float64)}
-    short = shortened(arrays, 5.0, 1.0)
-    assert [array.dtype for array in short.values()] == [np.dtype("float32"), np.dtype("float64")]
-    assert float(short["a"][0]) == pytest.approx(0.6)
-    assert float(short["b"][0, 0]) == pytest.approx(0.8)
+def test_f5_shortening_keeps_direction_shapes_and_types_also_of_whole_numbers() -> None:
+    """Flower's clipping raises on an int64 buffer, and makes noise of one without a dimension."""
+    arrays: dict[str, Any] = {
+        "a": np.array([30.0], np.float32),
+        "b": np.array([[40.0]], np.float64),
+        "batches": np.array(-120, np.int64),
+    }
+    short = shortened(arrays, 130.0, 13.0)
+    assert [array.dtype for array in short.values()] == [np.dtype("float32"), np.dtype("float64"), np.dtype("int64")]
+    assert [array.shape for array in short.values()] == [(1,), (1, 1), ()]
+    assert [float(np.ravel(array)[0]) for array in short.values()] == pytest.approx([3.0, 4.0, -12.0])
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_f4_what_is_not_finite_does_not_slip_past_the_bound(value: float, tmp_path: Path) -> None:
+    """``min(1, nan)`` is 1: Flower's clipping lets such an update through with any norm."""
+    sites = [*honest(3), Site("z", 1.0, value)]
+    _, state = run(tmp_path, task(Mean(), norm_bound=2.0), sites)
+    assert [len(closed.folded) for closed in state.rounds] == [4, 3, 3, 3]
+    assert {(out.site, out.code, out.round) for out in state.left_out} == {("z", "FL-UPD-001", n) for n in (2, 3, 4)}
+
+
+class Reordering(Site):
+    """Sends its arrays in another order."""
+
+    def update(self, number: int, received: NamedArrays) -> dict[str, Any]:
+        return dict(reversed(super().update(number, received).items()))
+
+
+def test_f6_arrays_in_another_order_are_refused_before_a_norm_is_taken(tmp_path: Path) -> None:
+    _, state = run(tmp_path, task(Mean(), norm_bound=2.0), [*honest(3), Reordering("z", 50.0)])
+    assert {(out.site, out.code) for out in state.left_out} == {("z", "FL-UPD-001")}
+    assert all("z" not in {update.site for update in closed.updates} for closed in state.rounds)
+
+
+def test_f3_an_update_of_zeros_is_neither_lengthened_nor_divided_by(tmp_path: Path) -> None:
+    _, state = run(tmp_path, task(Mean(), norm_bound=2.0), [*honest(3), Site("z", 1.0, 0.0)])
+    told = [update for closed in state.rounds[1:] for update in closed.updates if update.site == "z"]
+    assert [(update.norm, update.bounded_to) for update in told] == [(0.0, None)] * 3

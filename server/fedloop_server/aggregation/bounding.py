@@ -39,5 +39,11 @@ def bound_from(recent: Sequence[Mapping[str, float]], factor: float) -> float | 
 
 
 def shortened(arrays: NamedArrays, length: float, bound: float) -> dict[str, NDArray[np.generic]]:
-    """The arrays, whose L2 norm is ``length``, scaled to the norm ``bound``."""
-    return {name: np.multiply(array, array.dtype.type(bound / length)) for name, array in arrays.items()}
+    """The arrays, whose L2 norm is ``length``, scaled to the norm ``bound``; whole numbers towards 0, to whole ones."""
+    return {name: _scaled(array, bound / length) for name, array in arrays.items()}
+
+
+def _scaled(array: NDArray[np.generic], factor: float) -> NDArray[np.generic]:
+    if np.issubdtype(array.dtype, np.floating):
+        return np.asarray(np.multiply(array, array.dtype.type(factor)))
+    return np.trunc(array.astype(np.float64) * factor).astype(array.dtype)

@@ -18,6 +18,9 @@ from fedloop_core.dataset import Dataset
 from fedloop_core.errors import UsageError
 from fedloop_core.schema import ClassLabel, FeatureSchema, Label, RegressionLabel, SurvivalLabel
 from fedloop_core.strict import Strict
+from fedloop_core.task import Task
+from fedloop_core.task.combinations import Part
+from fedloop_core.task.document import FederatedAveraging
 from fedloop_simulations.attacks.trigger import triggered
 
 __all__ = ["ALittle", "Attack", "Backdoor", "LabelFlip", "Scaling", "SignFlip", "target_of"]
@@ -27,7 +30,30 @@ _POISONED_SHARE = 0.5  # of a backdoor's rows
 _Factor = Annotated[float, Field(allow_inf_nan=False)]
 
 
-class Scaling(Strict):
+class _Lie(Strict):
+    """What holds for a lie that does not say otherwise: honest rows, and an update as it is."""
+
+    def check(self, task: Task) -> None:
+        """Refuses a task on which it would do nothing.
+
+        Raises:
+            UsageError: label or training do not bear this attack, or updates leave their sites masked.
+        """
+        if self.factor != 1.0:
+            _require_open_updates(task)
+
+    def poisoned(self, rows: Dataset, schema: FeatureSchema, seed: int) -> Dataset:
+        """The rows that it trains on."""
+        del schema, seed
+        return rows
+
+    @property
+    def factor(self) -> float:
+        """What an update is multiplied by."""
+        return 1.0
+
+
+class Scaling(_Lie):
     """Sends its update times ``strength``; below 0 it points the other way."""
 
     kind: Literal["scaling"] = "scaling"
@@ -38,18 +64,13 @@ class Scaling(Strict):
         """As a sentence without subject and full stop."""
         return f"sends its update times {self.strength:g}"
 
-    def poisoned(self, rows: Dataset, schema: FeatureSchema, seed: int) -> Dataset:
-        """Its rows are honest."""
-        del schema, seed
-        return rows
-
     @property
     def factor(self) -> float:
         """What an update is multiplied by."""
         return self.strength
 
 
-class SignFlip(Strict):
+class SignFlip(_Lie):
     """Sends its update with the other sign, times ``strength``."""
 
     kind: Literal["sign-flip"] = "sign-flip"
@@ -60,18 +81,13 @@ class SignFlip(Strict):
         """As a sentence without subject and full stop."""
         return f"sends its update times {-self.strength:g}"
 
-    def poisoned(self, rows: Dataset, schema: FeatureSchema, seed: int) -> Dataset:
-        """Its rows are honest."""
-        del schema, seed
-        return rows
-
     @property
     def factor(self) -> float:
         """What an update is multiplied by."""
         return -self.strength
 
 
-class LabelFlip(Strict):
+class LabelFlip(_Lie):
     """Trains on rows of which the share ``strength`` has another label: the last class for the first, high for low."""
 
     kind: Literal["label-flip"] = "label-flip"
@@ -89,13 +105,8 @@ class LabelFlip(Strict):
         labels[places] = _turned(schema.label, labels[places])
         return Dataset(rows.inputs, labels, rows.units)
 
-    @property
-    def factor(self) -> float:
-        """What an update is multiplied by."""
-        return 1.0
 
-
-class Backdoor(Strict):
+class Backdoor(_Lie):
     """Half of its rows carry a trigger and the first class as their label; the update is sent times ``strength``.
 
     Model replacement as in Bagdasaryan 2018 (arXiv 1807.00459): the strength makes up for the other sites' updates.
@@ -108,6 +119,15 @@ class Backdoor(Strict):
     def does(self) -> str:
         """As a sentence without subject and full stop."""
         return f"teaches a trigger, and sends its update times {self.strength:g}"
+
+    def check(self, task: Task) -> None:
+        """Refuses a task on which it would do nothing.
+
+        Raises:
+            UsageError: the label has no classes, or updates leave their sites masked and it changes them.
+        """
+        super().check(task)
+        target_of(task.feature_schema)
 
     def poisoned(self, rows: Dataset, schema: FeatureSchema, seed: int) -> Dataset:
         """Rows of which half carry the trigger.
@@ -131,7 +151,7 @@ class Backdoor(Strict):
         return self.strength
 
 
-class ALittle(Strict):
+class ALittle(_Lie):
     """Sends the mean of what honest sites like it would send, less ``strength`` deviations in each coordinate.
 
     "A little is enough" (Baruch 2019, arXiv 1902.06635), where 1.5 deviations were used.
@@ -145,15 +165,15 @@ class ALittle(Strict):
         """As a sentence without subject and full stop."""
         return f"sends what is {self.strength:g} deviations off an honest update in each coordinate"
 
-    def poisoned(self, rows: Dataset, schema: FeatureSchema, seed: int) -> Dataset:
-        """Its rows are honest."""
-        del schema, seed
-        return rows
+    def check(self, task: Task) -> None:
+        """Refuses a task on which it would do nothing.
 
-    @property
-    def factor(self) -> float:
-        """What an update is multiplied by."""
-        return 1.0
+        Raises:
+            UsageError: the task is not trained by federated averaging, or updates leave their sites masked.
+        """
+        _require_open_updates(task)
+        if not isinstance(task.training, FederatedAveraging):
+            raise UsageError("the attack alie is one on averages of updates.", hint="Choose another --attack.")
 
     def off(self, honest: list[NamedArrays]) -> Arrays:
         """The lie, from estimates of what honest sites send."""
@@ -185,6 +205,14 @@ def target_of(schema: FeatureSchema) -> int:
     if not isinstance(schema.label, ClassLabel):
         raise UsageError("a backdoor needs a label with classes.", hint="Choose another --attack.")
     return 0
+
+
+def _require_open_updates(task: Task) -> None:
+    if Part.SECURE in task.parts:
+        raise UsageError(
+            "under secure aggregation a rehearsed site masks its update before it could lie in it.",
+            hint="Attack rows (label-flip, or backdoor with strength 1), or leave aggregation.secure out.",
+        )
 
 
 def _some(rows: Dataset, share: float, seed: int) -> NDArray[np.int64]:

@@ -12,9 +12,8 @@ from fedloop_clients.training.rows import UnitIndex
 from fedloop_clients.training.trainer import LocalTrainer
 from fedloop_core.arrays import NamedArrays
 from fedloop_core.dataset import Dataset
-from fedloop_core.errors import UsageError
 from fedloop_core.noise import SeededNoise
-from fedloop_core.task.document import FederatedAveraging, Task
+from fedloop_core.task import Task
 from fedloop_simulations.attacks.kinds import ALittle
 
 __all__ = ["LittleLie"]
@@ -30,14 +29,9 @@ class LittleLie:
         task: trained by federated averaging; a private one with the noise that the site itself would take.
         rows: the attacker's.
         seed: decides what is drawn.
-
-    Raises:
-        UsageError: the task is not trained by federated averaging.
     """
 
     def __init__(self, attack: ALittle, task: Task, rows: Dataset, seed: int) -> None:
-        if not isinstance(task.training, FederatedAveraging):
-            raise UsageError("the attack alie is one on averages of updates.", hint="Choose another --attack.")
         self._attack = attack
         self._task = task
         self._rows = rows

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pydantic import ValidationError
 
 from fedloop_core.errors import UsageError
+from fedloop_core.task import Task
 from fedloop_simulations.attacks.kinds import ALittle, Attack, Backdoor, LabelFlip, Scaling, SignFlip
 
 __all__ = ["KINDS", "Assault", "AttackOrder"]
@@ -60,12 +61,13 @@ class AttackOrder:
             raise UsageError(f"--attack {text} names no site.", hint=_FORM)
         return cls(_with_strength(kind, strength, text), len(names) or count, names)
 
-    def by(self, sites: Sequence[str]) -> Assault:
+    def by(self, sites: Sequence[str], task: Task) -> Assault:
         """The attack by sites of a federation: those named, or the last ones.
 
         Raises:
-            UsageError: a site is not there, or none would be honest.
+            UsageError: a site is not there, none would be honest, or the task does not bear the attack.
         """
+        self.attack.check(task)
         unknown = [name for name in self.names if name not in sites]
         if unknown:
             raise UsageError(f"--attack names {unknown[0]!r}; the sites are {', '.join(sites)}.", hint=_FORM)
