@@ -258,7 +258,8 @@ class SiteDaemon:
         context = self._context(instruction)
         self._secure.require_consortium(context.task)
         if kind == "aggregate_securely":
-            answer.securely_aggregated.answer, vector = self._secure.answer(instruction, context.task)
+            told, vector = self._secure.answer(instruction, context.task)
+            answer.securely_aggregated.CopyFrom(told)
             return self._finish(answer, vector, digest(vector))
         key = _question_key(instruction, kind, arrays_digest)
         stored = self._outbox.find(key)

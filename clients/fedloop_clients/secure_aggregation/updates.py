@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import OrderedDict
 from dataclasses import dataclass
 
@@ -31,12 +32,12 @@ from fedloop_core.secure_aggregation.messages import (
 from fedloop_core.task.aggregation import Mean
 from fedloop_core.task.document import Task
 from fedloop_proto.coordination.v1.coordination_pb2 import Answer as Stored
-from fedloop_proto.coordination.v1.coordination_pb2 import Instruction
+from fedloop_proto.coordination.v1.coordination_pb2 import Instruction, SecurelyAggregated
 
 __all__ = ["SecureUpdates"]
 
+_LOG = logging.getLogger(__name__)
 _KINDS: dict[str, type[Question]] = {
-    "advertise_keys": AdvertiseKeys,
     "share_keys": ShareKeys,
     "mask_input": MaskInput,
     "confirm_survivors": ConfirmSurvivors,
@@ -113,8 +114,11 @@ class SecureUpdates:
         while len(self._updates) > _UPDATES_KEPT:
             self._updates.popitem(last=False)
 
-    def answer(self, instruction: Instruction, task: Task) -> tuple[bytes, NamedArrays]:
-        """Answers a question; the answer's bytes and arrays.
+    def answer(self, instruction: Instruction, task: Task) -> tuple[SecurelyAggregated, NamedArrays]:
+        """Answers a question; the answer and its arrays.
+
+        Keys that are asked for beside a question are for the round after it. When they are refused the question is answered all the
+        same: what it releases is released once.
 
         Raises:
             EnvelopeRefused: the task asks for no secure aggregation, or the question is of another round than its instruction.
@@ -125,22 +129,37 @@ class SecureUpdates:
         consortium = self.require_consortium(task)
         if consortium is None:
             raise EnvelopeRefused(f"site {self._site}: this task asks for no secure aggregation.", reason="work")
-        asked = instruction.aggregate_securely
+        asked, machine = instruction.aggregate_securely, self._machine(instruction.run_id, task, consortium)
         which = asked.WhichOneof("question")
         if which is None:
-            raise EnvelopeRefused(f"site {self._site}: an instruction asks nothing.", reason="work")
+            keys = decode(AdvertiseKeys, asked.advertise_keys)
+            self._require_round(instruction, keys, 0)
+            return SecurelyAggregated(advertisement=encode(machine.advertise(keys))), {}
         question = decode(_KINDS[which], getattr(asked, which))
-        instance = question.instance
-        if (instance.run_id, instance.round) != (instruction.run_id, instruction.round):
-            raise EnvelopeRefused(f"site {self._site}: a question is of another run or round.", reason="altered")
-        answer = self._answer(self._machine(instruction.run_id, task, consortium), question)
+        self._require_round(instruction, question, 0)
+        answer = self._answer(machine, question)
         vector = {"masked": answer.masked.view(np.int64)} if isinstance(answer, MaskedInput) else {}
-        return encode(answer), vector
+        told = SecurelyAggregated(answer=encode(answer))
+        if asked.advertise_keys:
+            told.advertisement = self._next_keys(machine, instruction)
+        return told, vector
+
+    def _next_keys(self, machine: AggregatingSite, instruction: Instruction) -> bytes:
+        try:
+            keys = decode(AdvertiseKeys, instruction.aggregate_securely.advertise_keys)
+            self._require_round(instruction, keys, 1)
+            return encode(machine.advertise(keys))
+        except (EnvelopeRefused, SecureAggregationRefused) as error:
+            _LOG.warning("site %s tells no keys for the next round: %s", self._site, error)
+            return b""
+
+    def _require_round(self, instruction: Instruction, question: Question, later: int) -> None:
+        instance = question.instance
+        if (instance.run_id, instance.round) != (instruction.run_id, instruction.round + later):
+            raise EnvelopeRefused(f"site {self._site}: a question is of another run or round.", reason="altered")
 
     def _answer(self, machine: AggregatingSite, question: Question) -> Answer:
         match question:
-            case AdvertiseKeys():
-                return machine.advertise(question)
             case ShareKeys():
                 return machine.share_keys(question, self._update(question.instance).expected)
             case MaskInput():
@@ -153,6 +172,8 @@ class SecureUpdates:
                 return machine.confirm(question)
             case Unmask():
                 return machine.unmask(question)
+            case AdvertiseKeys():
+                raise EnvelopeRefused(f"site {self._site}: keys are asked for beside a question.", reason="work")
 
     def _machine(self, run_id: str, task: Task, consortium: Consortium) -> AggregatingSite:
         """The run's machine; with it go the secrets of a run that was not asked about for long."""

@@ -39,7 +39,7 @@ from fedloop_server.runs.plan import RunPlan
 from fedloop_server.runs.replies import SiteAnswer, SiteFailure
 from fedloop_server.runs.round import RoundProgress, Verdict
 from fedloop_server.runs.rounds import OpenRound, question_of
-from fedloop_server.runs.secure import SecureSummation
+from fedloop_server.runs.secure import SecureSums, Summed
 from fedloop_server.runs.state import Phase
 from fedloop_server.secure_aggregation.machine import SecureSum
 
@@ -77,6 +77,7 @@ class RunDriver:
         journal.record(AttemptStarted(attempt=attempt, unix=now_unix()))
         self.exchange = connect(attempt)
         self._joining = Joining(self._task, journal, self.exchange)
+        self._secure: SecureSums | None = None
 
     def train(self) -> NamedArrays:
         """Runs every round that is not safe yet; returns the trained arrays with those of the scaler.
@@ -256,18 +257,18 @@ class RunDriver:
 
     def _sum_securely(self, number: int, opened: OpenRound) -> SecureSum | None:
         """The sum of the updates that sites keep; None when it did not come about, and the journal says who was lost."""
-        summation = SecureSummation(
-            self.exchange,
-            self._plan.run_id,
-            self._journal.state.attempt,
-            number,
-            self._task.aggregation.least_updates,
-            self._task.rounds.deadline_seconds,
-            opened.trained,
-            lambda failure: self._leave_out(failure, number),
-        )
+        if self._secure is None:
+            self._secure = SecureSums(
+                self.exchange,
+                run_id=self._plan.run_id,
+                attempt=self._journal.state.attempt,
+                minimum_sites=self._task.aggregation.least_updates,
+                deadline_seconds=self._task.rounds.deadline_seconds,
+                rounds=self._task.rounds.count,
+            )
+        summed = Summed(number, opened.goal, opened.trained, lambda failure: self._leave_out(failure, number))
         try:
-            return summation.sum(opened.goal)
+            return self._secure.sum(summed)
         except SecureAggregationRefused as error:
             _LOG.warning("run %s, round %d: %s", self._plan.run_id, number, error)
             return None

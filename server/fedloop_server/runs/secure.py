@@ -11,126 +11,177 @@ from fedloop_core.errors import SecureAggregationRefused
 from fedloop_core.secure_aggregation.encoding import decode, decode_masked, encode
 from fedloop_core.secure_aggregation.identity import Instance
 from fedloop_core.secure_aggregation.messages import (
+    AdvertiseKeys,
     Advertisement,
     Confirmation,
-    Question,
     SharedKeys,
     Unmasking,
 )
-from fedloop_proto.coordination.v1.coordination_pb2 import AggregateSecurely, Instruction
+from fedloop_proto.coordination.v1.coordination_pb2 import AggregateSecurely, Instruction, SecurelyAggregated
 from fedloop_server.runs.exchange import Exchange
-from fedloop_server.runs.replies import SiteAnswer, SiteFailure
+from fedloop_server.runs.replies import SiteFailure
 from fedloop_server.secure_aggregation.machine import Goal, SecureRound, SecureSum
 
-__all__ = ["SecureSummation"]
+__all__ = ["SecureSums", "Summed"]
 
 _LOG = logging.getLogger(__name__)
 _TRIES = 3
+_Take = Callable[[SecureRound, str, SecurelyAggregated, NamedArrays], None]
 _NUMBERS_OF_AN_ATTEMPT = 16  # a try of a later attempt has a higher number than all of an earlier one
 
 
 @dataclass(frozen=True)
-class SecureSummation:
-    """Sums the updates that sites hold for one round.
+class Summed:
+    """What a round has to sum: the agreed weights of the sites that have trained, and who is told of each site that is lost."""
 
-    ``fail`` is told of each site that does not go through a stage. ``weights`` are the agreed ones of the sites that have trained.
-    """
-
-    exchange: Exchange
-    run_id: str
-    attempt: int
     round: int
-    minimum_sites: int
-    deadline_seconds: float
+    goal: Goal
     weights: Mapping[str, int]
     fail: Callable[[SiteFailure], None]
 
-    def sum(self, goal: Goal) -> SecureSum:
+
+class SecureSums:
+    """Sums, round by round, the updates that sites hold, in one attempt of a run.
+
+    With the last question of a round sites tell their keys for the next: a round has four questions, the first one five.
+
+    Args:
+        exchange: reaches the sites.
+        run_id: of the run.
+        attempt: its number.
+        minimum_sites: fewest behind a sum.
+        deadline_seconds: that each question waits.
+        rounds: of the run.
+    """
+
+    def __init__(
+        self,
+        exchange: Exchange,
+        *,
+        run_id: str,
+        attempt: int,
+        minimum_sites: int,
+        deadline_seconds: float,
+        rounds: int,
+    ) -> None:
+        self._exchange = exchange
+        self._run_id = run_id
+        self._attempt = attempt
+        self._minimum = minimum_sites
+        self._deadline = deadline_seconds
+        self._rounds = rounds
+        self._next: SecureRound | None = None
+
+    def sum(self, summed: Summed) -> SecureSum:
         """The sum; sites that were lost in one try are not asked in the next.
 
         Raises:
             AttemptBehind, RunCancelled: as the exchange.
             SecureAggregationRefused: no try came to its end; of the last one, why.
         """
-        keys = {site: key for site, key in self.exchange.keys.items() if site in self.weights}
+        sites = set(summed.weights)
         for number in range(1, _TRIES + 1):
-            instance = Instance(self.run_id, self.round, self.attempt * _NUMBERS_OF_AN_ATTEMPT + number)
-            machine = SecureRound(instance, keys, minimum_sites=self.minimum_sites)
+            machine = self._machine(summed.round, number)
+            machine.keep_only(sites)
             try:
-                summed = self._through(machine, goal)
+                return self._through(machine, summed)
             except SecureAggregationRefused as error:
                 lost = {dropped.site for dropped in machine.dropped}
-                keys = {site: key for site, key in keys.items() if site not in lost}
-                if number == _TRIES or len(keys) < self.minimum_sites or not lost:
+                if number == _TRIES or len(sites - lost) < self._minimum or not lost:
                     raise
-                _LOG.warning("run %s, round %d: %s Another try follows.", self.run_id, self.round, error.message)
-                continue
-            return summed
+                sites -= lost
+                _LOG.warning("run %s, round %d: %s Another try follows.", self._run_id, summed.round, error.message)
         raise SecureAggregationRefused("no sum was tried.", reason="survivors")
 
-    def _through(self, machine: SecureRound, goal: Goal) -> SecureSum:
+    def _machine(self, round_: int, number: int) -> SecureRound:
+        """That of a try; of the first one, where sites have told keys for it already, with these."""
+        told = self._next
+        if told is not None and told.instance.round == round_ and number == 1:
+            self._next = None
+            return told
+        instance = Instance(self._run_id, round_, self._attempt * _NUMBERS_OF_AN_ATTEMPT + number)
+        return SecureRound(instance, self._exchange.keys, minimum_sites=self._minimum)
+
+    def _through(self, machine: SecureRound, summed: Summed) -> SecureSum:
         """One try, through all stages.
 
         Raises:
             SecureAggregationRefused: it was given up, or the weights are not the agreed ones.
         """
-        self._ask(machine, "advertise_keys", machine.ask_keys(), _take_keys)
-        self._ask(machine, "share_keys", machine.ask_shares(goal), _take_shares)
-        self._ask(machine, "mask_input", machine.ask_inputs(), _take_input)
-        self._ask(machine, "confirm_survivors", machine.ask_survivors(), _take_confirmation)
-        self._ask(machine, "unmask", machine.ask_unmasking(), _take_unmasking)
-        summed = machine.sum()
-        agreed = sum(self.weights[site] for site in summed.survivors)
-        if summed.weight != agreed:
+        keys = machine.ask_keys()
+        if keys:
+            self._ask(machine, summed, {site: _keys(asked) for site, asked in keys.items()}, _take_keys)
+        for field, ask, take in (
+            ("share_keys", lambda: machine.ask_shares(summed.goal), _take_shares),
+            ("mask_input", machine.ask_inputs, _take_input),
+            ("confirm_survivors", machine.ask_survivors, _take_confirmation),
+        ):
+            work = {site: AggregateSecurely(**{field: encode(asked)}) for site, asked in ask().items()}
+            self._ask(machine, summed, work, take)
+        self._unmask(machine, summed)
+        result = machine.sum()
+        agreed = sum(summed.weights[site] for site in result.survivors)
+        if result.weight != agreed:
             raise SecureAggregationRefused(
-                f"the sum has weight {summed.weight}; its sites have {agreed}: one did not mask what was agreed.",
+                f"the sum has weight {result.weight}; its sites have {agreed}: one did not mask what was agreed.",
                 reason="weight",
             )
-        return summed
+        return result
 
-    def _ask(
-        self, machine: SecureRound, field: str, questions: Mapping[str, Question], take: Callable[..., None]
-    ) -> None:
-        work = {
-            site: Instruction(aggregate_securely=AggregateSecurely(**{field: encode(question)}))
-            for site, question in questions.items()
-        }
-        for reply in self.exchange.ask(self.round, work, {}, deadline_seconds=self.deadline_seconds):
+    def _unmask(self, machine: SecureRound, summed: Summed) -> None:
+        """The last question, and beside it that for the keys of the next round."""
+        following: dict[str, AdvertiseKeys] = {}
+        if summed.round < self._rounds:
+            if self._next is None or self._next.instance.round != summed.round + 1:
+                self._next = self._machine(summed.round + 1, 1)
+            following = self._next.ask_keys()
+        work = {}
+        for site, asked in machine.ask_unmasking().items():
+            work[site] = AggregateSecurely(unmask=encode(asked))
+            if site in following:
+                work[site].advertise_keys = encode(following[site])
+        self._ask(machine, summed, work, self._take_unmasking)
+
+    def _take_unmasking(self, machine: SecureRound, site: str, told: SecurelyAggregated, _: NamedArrays) -> None:
+        machine.take_unmasking(site, decode(Unmasking, told.answer))
+        if self._next is not None and told.advertisement:
+            try:
+                self._next.take_keys(site, decode(Advertisement, told.advertisement))
+            except SecureAggregationRefused as error:
+                _LOG.warning("run %s: site %s has told no keys for the next round: %s", self._run_id, site, error)
+
+    def _ask(self, machine: SecureRound, summed: Summed, asked: Mapping[str, AggregateSecurely], take: _Take) -> None:
+        work = {site: Instruction(aggregate_securely=question) for site, question in asked.items()}
+        for reply in self._exchange.ask(summed.round, work, {}, deadline_seconds=self._deadline):
             if isinstance(reply, SiteFailure):
                 machine.drop(reply.site, reply.fields.get("reason", reply.code), peer=reply.fields.get("peer", ""))
-                self.fail(reply)
+                summed.fail(reply)
                 continue
             try:
-                take(machine, reply.site, _content(reply), reply.arrays)
+                take(machine, reply.site, reply.answer.securely_aggregated, reply.arrays)
             except SecureAggregationRefused as error:
-                reason = str(error.fields.get("reason", error.code))
-                machine.drop(reply.site, reason)
-                self.fail(
-                    SiteFailure(reply.site, error.code, error.wire().fields, error.message, traffic=reply.traffic)
-                )
+                machine.drop(reply.site, str(error.fields.get("reason", error.code)))
+                failure = SiteFailure(reply.site, error.code, error.wire().fields, error.message, traffic=reply.traffic)
+                summed.fail(failure)
 
 
-def _content(reply: SiteAnswer) -> bytes:
-    return reply.answer.securely_aggregated.answer
+def _keys(asked: AdvertiseKeys) -> AggregateSecurely:
+    return AggregateSecurely(advertise_keys=encode(asked))
 
 
-def _take_keys(machine: SecureRound, site: str, content: bytes, _: NamedArrays) -> None:
-    machine.take_keys(site, decode(Advertisement, content))
+def _take_keys(machine: SecureRound, site: str, told: SecurelyAggregated, _: NamedArrays) -> None:
+    machine.take_keys(site, decode(Advertisement, told.advertisement))
 
 
-def _take_shares(machine: SecureRound, site: str, content: bytes, _: NamedArrays) -> None:
-    machine.take_shares(site, decode(SharedKeys, content))
+def _take_shares(machine: SecureRound, site: str, told: SecurelyAggregated, _: NamedArrays) -> None:
+    machine.take_shares(site, decode(SharedKeys, told.answer))
 
 
-def _take_input(machine: SecureRound, site: str, content: bytes, arrays: NamedArrays) -> None:
+def _take_input(machine: SecureRound, site: str, told: SecurelyAggregated, arrays: NamedArrays) -> None:
     if tuple(arrays) != ("masked",):
         raise SecureAggregationRefused("an answer brings no masked vector.", reason="format")
-    machine.take_input(site, decode_masked(content, arrays["masked"]))
+    machine.take_input(site, decode_masked(told.answer, arrays["masked"]))
 
 
-def _take_confirmation(machine: SecureRound, site: str, content: bytes, _: NamedArrays) -> None:
-    machine.take_confirmation(site, decode(Confirmation, content))
-
-
-def _take_unmasking(machine: SecureRound, site: str, content: bytes, _: NamedArrays) -> None:
-    machine.take_unmasking(site, decode(Unmasking, content))
+def _take_confirmation(machine: SecureRound, site: str, told: SecurelyAggregated, _: NamedArrays) -> None:
+    machine.take_confirmation(site, decode(Confirmation, told.answer))

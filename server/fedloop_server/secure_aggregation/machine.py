@@ -145,9 +145,19 @@ class SecureRound:
             self._waiting.discard(site)
             self._dropped[site] = Dropped(site, self.stage, reason, peer)
 
+    def keep_only(self, sites: Collection[str]) -> None:
+        """Goes on without all others, before anybody shares: they were not lost, there is nothing of theirs to sum.
+
+        Raises:
+            SecureAggregationRefused: shares were asked for.
+        """
+        self._require(self.stage is Stage.KEYS, "stage", "it is settled who takes part.")
+        self._waiting.intersection_update(sites)
+        self._cohort = {site: told for site, told in self._cohort.items() if site in sites}
+
     def ask_keys(self) -> dict[str, AdvertiseKeys]:
-        """The first questions; they may be asked during the round before."""
-        return dict.fromkeys(sorted(self._identities), AdvertiseKeys(self.instance))
+        """The first questions, to those who have not answered; they may be asked during the round before."""
+        return dict.fromkeys(sorted(self._waiting), AdvertiseKeys(self.instance))
 
     def take_keys(self, site: str, answer: Advertisement) -> None:
         """Takes an advertisement.

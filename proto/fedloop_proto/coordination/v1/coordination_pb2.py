@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n0fedloop_proto/coordination/v1/coordination.proto\x12\x17\x66\x65\x64loop.coordination.v1\"B\n\x08\x45nvelope\x12\x13\n\x0binstruction\x18\x01 \x01(\x0c\x12\x11\n\tsignature\x18\x02 \x01(\x0c\x12\x0e\n\x06key_id\x18\x03 \x01(\t\"\xab\x06\n\x0bInstruction\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\r\x12\r\n\x05round\x18\x03 \x01(\r\x12\x0c\n\x04site\x18\x04 \x01(\t\x12\x13\n\x0btask_digest\x18\x05 \x01(\x0c\x12\x15\n\rarrays_digest\x18\x06 \x01(\x0c\x12\x14\n\x0c\x65xpires_unix\x18\x07 \x01(\x03\x12\x10\n\x08protocol\x18\x08 \x01(\r\x12/\n\x05\x61udit\x18\t \x01(\x0b\x32 .fedloop.coordination.v1.LogHead\x12\x35\n\x0bledger_seen\x18\n \x01(\x0b\x32 .fedloop.coordination.v1.LogHead\x12>\n\rdescribe_data\x18\x10 \x01(\x0b\x32%.fedloop.coordination.v1.DescribeDataH\x00\x12\x42\n\x0f\x63ollect_moments\x18\x11 \x01(\x0b\x32\'.fedloop.coordination.v1.CollectMomentsH\x00\x12>\n\rtrain_locally\x18\x12 \x01(\x0b\x32%.fedloop.coordination.v1.TrainLocallyH\x00\x12\x42\n\x0fsum_derivatives\x18\x13 \x01(\x0b\x32\'.fedloop.coordination.v1.SumDerivativesH\x00\x12\x46\n\x11\x65valuate_artifact\x18\x14 \x01(\x0b\x32).fedloop.coordination.v1.EvaluateArtifactH\x00\x12\x38\n\ncancel_run\x18\x15 \x01(\x0b\x32\".fedloop.coordination.v1.CancelRunH\x00\x12\x46\n\x11trust_authorities\x18\x16 \x01(\x0b\x32).fedloop.coordination.v1.TrustAuthoritiesH\x00\x12H\n\x12\x61ggregate_securely\x18\x17 \x01(\x0b\x32*.fedloop.coordination.v1.AggregateSecurelyH\x00\x42\x06\n\x04work\"\x0b\n\tCancelRun\"(\n\x10TrustAuthorities\x12\x14\n\x0c\x63\x65rtificates\x18\x01 \x01(\x0c\"%\n\x0c\x44\x65scribeData\x12\x15\n\rtask_document\x18\x01 \x01(\x0c\"\x10\n\x0e\x43ollectMoments\"N\n\x0cTrainLocally\x12\x16\n\x0erounds_planned\x18\x01 \x01(\r\x12\x10\n\x08\x65valuate\x18\x02 \x01(\x08\x12\x14\n\x0cshuffle_seed\x18\x03 \x01(\x04\"\"\n\x0eSumDerivatives\x12\x10\n\x08\x65valuate\x18\x01 \x01(\x08\"\x94\x01\n\x11\x41ggregateSecurely\x12\x18\n\x0e\x61\x64vertise_keys\x18\x01 \x01(\x0cH\x00\x12\x14\n\nshare_keys\x18\x02 \x01(\x0cH\x00\x12\x14\n\nmask_input\x18\x03 \x01(\x0cH\x00\x12\x1b\n\x11\x63onfirm_survivors\x18\x04 \x01(\x0cH\x00\x12\x10\n\x06unmask\x18\x05 \x01(\x0cH\x00\x42\n\n\x08question\"$\n\x12SecurelyAggregated\x12\x0e\n\x06\x61nswer\x18\x01 \x01(\x0c\"{\n\x10\x45valuateArtifact\x12\x13\n\x0b\x64\x65scription\x18\x01 \x01(\x0c\x12\x1b\n\x13\x65valuations_planned\x18\x02 \x01(\r\x12\x35\n\x04rows\x18\x03 \x01(\x0e\x32\'.fedloop.coordination.v1.EvaluationRows\"A\n\x0cSignedAnswer\x12\x0e\n\x06\x61nswer\x18\x01 \x01(\x0c\x12\x11\n\tsignature\x18\x02 \x01(\x0c\x12\x0e\n\x06key_id\x18\x03 \x01(\t\"\xaa\x05\n\x06\x41nswer\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\r\x12\r\n\x05round\x18\x03 \x01(\r\x12\x0c\n\x04site\x18\x04 \x01(\t\x12\x1a\n\x12instruction_digest\x18\x05 \x01(\x0c\x12\x30\n\x06ledger\x18\x06 \x01(\x0b\x32 .fedloop.coordination.v1.LogHead\x12\x15\n\rarrays_digest\x18\x07 \x01(\x0c\x12\x10\n\x08protocol\x18\x08 \x01(\r\x12/\n\x05\x61udit\x18\t \x01(\x0b\x32 .fedloop.coordination.v1.LogHead\x12\x33\n\x07refusal\x18\x10 \x01(\x0b\x32 .fedloop.coordination.v1.RefusalH\x00\x12\x44\n\x10\x64\x61ta_description\x18\x11 \x01(\x0b\x32(.fedloop.coordination.v1.DataDescriptionH\x00\x12\x33\n\x07moments\x18\x12 \x01(\x0b\x32 .fedloop.coordination.v1.MomentsH\x00\x12<\n\x0clocal_update\x18\x13 \x01(\x0b\x32$.fedloop.coordination.v1.LocalUpdateH\x00\x12;\n\x0b\x64\x65rivatives\x18\x14 \x01(\x0b\x32$.fedloop.coordination.v1.DerivativesH\x00\x12\x39\n\nevaluation\x18\x15 \x01(\x0b\x32#.fedloop.coordination.v1.EvaluationH\x00\x12J\n\x13securely_aggregated\x18\x16 \x01(\x0b\x32+.fedloop.coordination.v1.SecurelyAggregatedH\x00\x42\x08\n\x06result\"\x84\x01\n\x07Refusal\x12\x0c\n\x04\x63ode\x18\x01 \x01(\t\x12<\n\x06\x66ields\x18\x02 \x03(\x0b\x32,.fedloop.coordination.v1.Refusal.FieldsEntry\x1a-\n\x0b\x46ieldsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"+\n\x07LogHead\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12\x0e\n\x06\x64igest\x18\x02 \x01(\x0c\"\xf3\x01\n\x0f\x44\x61taDescription\x12\x10\n\x08\x61\x64mitted\x18\x01 \x01(\x08\x12\x0f\n\x07reasons\x18\x02 \x03(\t\x12\x0c\n\x04rows\x18\x03 \x01(\x03\x12\x13\n\x0brows_noised\x18\x04 \x01(\x08\x12\x18\n\x10\x64\x61ta_fingerprint\x18\x05 \x01(\x0c\x12\x34\n\x05spend\x18\x06 \x01(\x0b\x32%.fedloop.coordination.v1.PrivacySpend\x12\x18\n\x10software_version\x18\x08 \x01(\t\x12\x17\n\x0f\x62locks_left_out\x18\t \x01(\rJ\x04\x08\x07\x10\x08R\x11rounds_affordable\"Q\n\x0cPrivacySpend\x12\x0f\n\x07\x65psilon\x18\x01 \x01(\x01\x12\r\n\x05\x64\x65lta\x18\x02 \x01(\x01\x12\x0e\n\x06\x62udget\x18\x03 \x01(\x01\x12\x11\n\tunlimited\x18\x04 \x01(\x08\"\x19\n\x07Moments\x12\x0e\n\x06noised\x18\x01 \x01(\x08\"\xda\x01\n\x0bLocalUpdate\x12\x0e\n\x06weight\x18\x01 \x01(\x03\x12\r\n\x05steps\x18\x02 \x01(\r\x12\x0f\n\x07private\x18\x04 \x01(\x08\x12\x34\n\x05spend\x18\x05 \x01(\x0b\x32%.fedloop.coordination.v1.PrivacySpend\x12\x13\n\x0brun_epsilon\x18\x06 \x01(\x01\x12\x37\n\nevaluation\x18\x07 \x01(\x0b\x32#.fedloop.coordination.v1.EvaluationJ\x04\x08\x03\x10\x04R\x11nonfinite_samples\"F\n\x0b\x44\x65rivatives\x12\x37\n\nevaluation\x18\x01 \x01(\x0b\x32#.fedloop.coordination.v1.Evaluation\"\x93\x02\n\nEvaluation\x12\x0f\n\x07present\x18\x01 \x01(\x08\x12\x0f\n\x07\x63orrect\x18\x02 \x01(\x01\x12\r\n\x05total\x18\x03 \x01(\x01\x12\x10\n\x08loss_sum\x18\x04 \x01(\x01\x12\x0e\n\x06noised\x18\x05 \x01(\x08\x12\x13\n\x0bnoise_scale\x18\x06 \x01(\x01\x12\x34\n\x05spend\x18\x07 \x01(\x0b\x32%.fedloop.coordination.v1.PrivacySpend\x12\x1a\n\x12\x61\x62solute_error_sum\x18\x08 \x01(\x01\x12\x19\n\x11squared_error_sum\x18\t \x01(\x01\x12\x30\n\x05pairs\x18\n \x01(\x0b\x32!.fedloop.coordination.v1.PairSums\"o\n\x08PairSums\x12\x0c\n\x04rows\x18\x01 \x01(\x01\x12\x1a\n\x12\x63oncordant_squared\x18\x02 \x01(\x01\x12\x1d\n\x15\x63oncordant_comparable\x18\x03 \x01(\x01\x12\x1a\n\x12\x63omparable_squared\x18\x04 \x01(\x01*\x86\x01\n\x0e\x45valuationRows\x12\x1f\n\x1b\x45VALUATION_ROWS_UNSPECIFIED\x10\x00\x12\x17\n\x13\x45VALUATION_ROWS_ALL\x10\x01\x12\x1c\n\x18\x45VALUATION_ROWS_ORIGINAL\x10\x02\x12\x1c\n\x18\x45VALUATION_ROWS_FEEDBACK\x10\x03\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n0fedloop_proto/coordination/v1/coordination.proto\x12\x17\x66\x65\x64loop.coordination.v1\"B\n\x08\x45nvelope\x12\x13\n\x0binstruction\x18\x01 \x01(\x0c\x12\x11\n\tsignature\x18\x02 \x01(\x0c\x12\x0e\n\x06key_id\x18\x03 \x01(\t\"\xab\x06\n\x0bInstruction\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\r\x12\r\n\x05round\x18\x03 \x01(\r\x12\x0c\n\x04site\x18\x04 \x01(\t\x12\x13\n\x0btask_digest\x18\x05 \x01(\x0c\x12\x15\n\rarrays_digest\x18\x06 \x01(\x0c\x12\x14\n\x0c\x65xpires_unix\x18\x07 \x01(\x03\x12\x10\n\x08protocol\x18\x08 \x01(\r\x12/\n\x05\x61udit\x18\t \x01(\x0b\x32 .fedloop.coordination.v1.LogHead\x12\x35\n\x0bledger_seen\x18\n \x01(\x0b\x32 .fedloop.coordination.v1.LogHead\x12>\n\rdescribe_data\x18\x10 \x01(\x0b\x32%.fedloop.coordination.v1.DescribeDataH\x00\x12\x42\n\x0f\x63ollect_moments\x18\x11 \x01(\x0b\x32\'.fedloop.coordination.v1.CollectMomentsH\x00\x12>\n\rtrain_locally\x18\x12 \x01(\x0b\x32%.fedloop.coordination.v1.TrainLocallyH\x00\x12\x42\n\x0fsum_derivatives\x18\x13 \x01(\x0b\x32\'.fedloop.coordination.v1.SumDerivativesH\x00\x12\x46\n\x11\x65valuate_artifact\x18\x14 \x01(\x0b\x32).fedloop.coordination.v1.EvaluateArtifactH\x00\x12\x38\n\ncancel_run\x18\x15 \x01(\x0b\x32\".fedloop.coordination.v1.CancelRunH\x00\x12\x46\n\x11trust_authorities\x18\x16 \x01(\x0b\x32).fedloop.coordination.v1.TrustAuthoritiesH\x00\x12H\n\x12\x61ggregate_securely\x18\x17 \x01(\x0b\x32*.fedloop.coordination.v1.AggregateSecurelyH\x00\x42\x06\n\x04work\"\x0b\n\tCancelRun\"(\n\x10TrustAuthorities\x12\x14\n\x0c\x63\x65rtificates\x18\x01 \x01(\x0c\"%\n\x0c\x44\x65scribeData\x12\x15\n\rtask_document\x18\x01 \x01(\x0c\"\x10\n\x0e\x43ollectMoments\"N\n\x0cTrainLocally\x12\x16\n\x0erounds_planned\x18\x01 \x01(\r\x12\x10\n\x08\x65valuate\x18\x02 \x01(\x08\x12\x14\n\x0cshuffle_seed\x18\x03 \x01(\x04\"\"\n\x0eSumDerivatives\x12\x10\n\x08\x65valuate\x18\x01 \x01(\x08\"\x92\x01\n\x11\x41ggregateSecurely\x12\x16\n\x0e\x61\x64vertise_keys\x18\x01 \x01(\x0c\x12\x14\n\nshare_keys\x18\x02 \x01(\x0cH\x00\x12\x14\n\nmask_input\x18\x03 \x01(\x0cH\x00\x12\x1b\n\x11\x63onfirm_survivors\x18\x04 \x01(\x0cH\x00\x12\x10\n\x06unmask\x18\x05 \x01(\x0cH\x00\x42\n\n\x08question\";\n\x12SecurelyAggregated\x12\x0e\n\x06\x61nswer\x18\x01 \x01(\x0c\x12\x15\n\radvertisement\x18\x02 \x01(\x0c\"{\n\x10\x45valuateArtifact\x12\x13\n\x0b\x64\x65scription\x18\x01 \x01(\x0c\x12\x1b\n\x13\x65valuations_planned\x18\x02 \x01(\r\x12\x35\n\x04rows\x18\x03 \x01(\x0e\x32\'.fedloop.coordination.v1.EvaluationRows\"A\n\x0cSignedAnswer\x12\x0e\n\x06\x61nswer\x18\x01 \x01(\x0c\x12\x11\n\tsignature\x18\x02 \x01(\x0c\x12\x0e\n\x06key_id\x18\x03 \x01(\t\"\xaa\x05\n\x06\x41nswer\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\r\x12\r\n\x05round\x18\x03 \x01(\r\x12\x0c\n\x04site\x18\x04 \x01(\t\x12\x1a\n\x12instruction_digest\x18\x05 \x01(\x0c\x12\x30\n\x06ledger\x18\x06 \x01(\x0b\x32 .fedloop.coordination.v1.LogHead\x12\x15\n\rarrays_digest\x18\x07 \x01(\x0c\x12\x10\n\x08protocol\x18\x08 \x01(\r\x12/\n\x05\x61udit\x18\t \x01(\x0b\x32 .fedloop.coordination.v1.LogHead\x12\x33\n\x07refusal\x18\x10 \x01(\x0b\x32 .fedloop.coordination.v1.RefusalH\x00\x12\x44\n\x10\x64\x61ta_description\x18\x11 \x01(\x0b\x32(.fedloop.coordination.v1.DataDescriptionH\x00\x12\x33\n\x07moments\x18\x12 \x01(\x0b\x32 .fedloop.coordination.v1.MomentsH\x00\x12<\n\x0clocal_update\x18\x13 \x01(\x0b\x32$.fedloop.coordination.v1.LocalUpdateH\x00\x12;\n\x0b\x64\x65rivatives\x18\x14 \x01(\x0b\x32$.fedloop.coordination.v1.DerivativesH\x00\x12\x39\n\nevaluation\x18\x15 \x01(\x0b\x32#.fedloop.coordination.v1.EvaluationH\x00\x12J\n\x13securely_aggregated\x18\x16 \x01(\x0b\x32+.fedloop.coordination.v1.SecurelyAggregatedH\x00\x42\x08\n\x06result\"\x84\x01\n\x07Refusal\x12\x0c\n\x04\x63ode\x18\x01 \x01(\t\x12<\n\x06\x66ields\x18\x02 \x03(\x0b\x32,.fedloop.coordination.v1.Refusal.FieldsEntry\x1a-\n\x0b\x46ieldsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"+\n\x07LogHead\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12\x0e\n\x06\x64igest\x18\x02 \x01(\x0c\"\xf3\x01\n\x0f\x44\x61taDescription\x12\x10\n\x08\x61\x64mitted\x18\x01 \x01(\x08\x12\x0f\n\x07reasons\x18\x02 \x03(\t\x12\x0c\n\x04rows\x18\x03 \x01(\x03\x12\x13\n\x0brows_noised\x18\x04 \x01(\x08\x12\x18\n\x10\x64\x61ta_fingerprint\x18\x05 \x01(\x0c\x12\x34\n\x05spend\x18\x06 \x01(\x0b\x32%.fedloop.coordination.v1.PrivacySpend\x12\x18\n\x10software_version\x18\x08 \x01(\t\x12\x17\n\x0f\x62locks_left_out\x18\t \x01(\rJ\x04\x08\x07\x10\x08R\x11rounds_affordable\"Q\n\x0cPrivacySpend\x12\x0f\n\x07\x65psilon\x18\x01 \x01(\x01\x12\r\n\x05\x64\x65lta\x18\x02 \x01(\x01\x12\x0e\n\x06\x62udget\x18\x03 \x01(\x01\x12\x11\n\tunlimited\x18\x04 \x01(\x08\"\x19\n\x07Moments\x12\x0e\n\x06noised\x18\x01 \x01(\x08\"\xda\x01\n\x0bLocalUpdate\x12\x0e\n\x06weight\x18\x01 \x01(\x03\x12\r\n\x05steps\x18\x02 \x01(\r\x12\x0f\n\x07private\x18\x04 \x01(\x08\x12\x34\n\x05spend\x18\x05 \x01(\x0b\x32%.fedloop.coordination.v1.PrivacySpend\x12\x13\n\x0brun_epsilon\x18\x06 \x01(\x01\x12\x37\n\nevaluation\x18\x07 \x01(\x0b\x32#.fedloop.coordination.v1.EvaluationJ\x04\x08\x03\x10\x04R\x11nonfinite_samples\"F\n\x0b\x44\x65rivatives\x12\x37\n\nevaluation\x18\x01 \x01(\x0b\x32#.fedloop.coordination.v1.Evaluation\"\x93\x02\n\nEvaluation\x12\x0f\n\x07present\x18\x01 \x01(\x08\x12\x0f\n\x07\x63orrect\x18\x02 \x01(\x01\x12\r\n\x05total\x18\x03 \x01(\x01\x12\x10\n\x08loss_sum\x18\x04 \x01(\x01\x12\x0e\n\x06noised\x18\x05 \x01(\x08\x12\x13\n\x0bnoise_scale\x18\x06 \x01(\x01\x12\x34\n\x05spend\x18\x07 \x01(\x0b\x32%.fedloop.coordination.v1.PrivacySpend\x12\x1a\n\x12\x61\x62solute_error_sum\x18\x08 \x01(\x01\x12\x19\n\x11squared_error_sum\x18\t \x01(\x01\x12\x30\n\x05pairs\x18\n \x01(\x0b\x32!.fedloop.coordination.v1.PairSums\"o\n\x08PairSums\x12\x0c\n\x04rows\x18\x01 \x01(\x01\x12\x1a\n\x12\x63oncordant_squared\x18\x02 \x01(\x01\x12\x1d\n\x15\x63oncordant_comparable\x18\x03 \x01(\x01\x12\x1a\n\x12\x63omparable_squared\x18\x04 \x01(\x01*\x86\x01\n\x0e\x45valuationRows\x12\x1f\n\x1b\x45VALUATION_ROWS_UNSPECIFIED\x10\x00\x12\x17\n\x13\x45VALUATION_ROWS_ALL\x10\x01\x12\x1c\n\x18\x45VALUATION_ROWS_ORIGINAL\x10\x02\x12\x1c\n\x18\x45VALUATION_ROWS_FEEDBACK\x10\x03\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,8 +33,8 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_REFUSAL_FIELDSENTRY']._loaded_options = None
   _globals['_REFUSAL_FIELDSENTRY']._serialized_options = b'8\001'
-  _globals['_EVALUATIONROWS']._serialized_start=3474
-  _globals['_EVALUATIONROWS']._serialized_end=3608
+  _globals['_EVALUATIONROWS']._serialized_start=3495
+  _globals['_EVALUATIONROWS']._serialized_end=3629
   _globals['_ENVELOPE']._serialized_start=77
   _globals['_ENVELOPE']._serialized_end=143
   _globals['_INSTRUCTION']._serialized_start=146
@@ -52,33 +52,33 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_SUMDERIVATIVES']._serialized_start=1151
   _globals['_SUMDERIVATIVES']._serialized_end=1185
   _globals['_AGGREGATESECURELY']._serialized_start=1188
-  _globals['_AGGREGATESECURELY']._serialized_end=1336
-  _globals['_SECURELYAGGREGATED']._serialized_start=1338
-  _globals['_SECURELYAGGREGATED']._serialized_end=1374
-  _globals['_EVALUATEARTIFACT']._serialized_start=1376
-  _globals['_EVALUATEARTIFACT']._serialized_end=1499
-  _globals['_SIGNEDANSWER']._serialized_start=1501
-  _globals['_SIGNEDANSWER']._serialized_end=1566
-  _globals['_ANSWER']._serialized_start=1569
-  _globals['_ANSWER']._serialized_end=2251
-  _globals['_REFUSAL']._serialized_start=2254
-  _globals['_REFUSAL']._serialized_end=2386
-  _globals['_REFUSAL_FIELDSENTRY']._serialized_start=2341
-  _globals['_REFUSAL_FIELDSENTRY']._serialized_end=2386
-  _globals['_LOGHEAD']._serialized_start=2388
-  _globals['_LOGHEAD']._serialized_end=2431
-  _globals['_DATADESCRIPTION']._serialized_start=2434
-  _globals['_DATADESCRIPTION']._serialized_end=2677
-  _globals['_PRIVACYSPEND']._serialized_start=2679
-  _globals['_PRIVACYSPEND']._serialized_end=2760
-  _globals['_MOMENTS']._serialized_start=2762
-  _globals['_MOMENTS']._serialized_end=2787
-  _globals['_LOCALUPDATE']._serialized_start=2790
-  _globals['_LOCALUPDATE']._serialized_end=3008
-  _globals['_DERIVATIVES']._serialized_start=3010
-  _globals['_DERIVATIVES']._serialized_end=3080
-  _globals['_EVALUATION']._serialized_start=3083
-  _globals['_EVALUATION']._serialized_end=3358
-  _globals['_PAIRSUMS']._serialized_start=3360
-  _globals['_PAIRSUMS']._serialized_end=3471
+  _globals['_AGGREGATESECURELY']._serialized_end=1334
+  _globals['_SECURELYAGGREGATED']._serialized_start=1336
+  _globals['_SECURELYAGGREGATED']._serialized_end=1395
+  _globals['_EVALUATEARTIFACT']._serialized_start=1397
+  _globals['_EVALUATEARTIFACT']._serialized_end=1520
+  _globals['_SIGNEDANSWER']._serialized_start=1522
+  _globals['_SIGNEDANSWER']._serialized_end=1587
+  _globals['_ANSWER']._serialized_start=1590
+  _globals['_ANSWER']._serialized_end=2272
+  _globals['_REFUSAL']._serialized_start=2275
+  _globals['_REFUSAL']._serialized_end=2407
+  _globals['_REFUSAL_FIELDSENTRY']._serialized_start=2362
+  _globals['_REFUSAL_FIELDSENTRY']._serialized_end=2407
+  _globals['_LOGHEAD']._serialized_start=2409
+  _globals['_LOGHEAD']._serialized_end=2452
+  _globals['_DATADESCRIPTION']._serialized_start=2455
+  _globals['_DATADESCRIPTION']._serialized_end=2698
+  _globals['_PRIVACYSPEND']._serialized_start=2700
+  _globals['_PRIVACYSPEND']._serialized_end=2781
+  _globals['_MOMENTS']._serialized_start=2783
+  _globals['_MOMENTS']._serialized_end=2808
+  _globals['_LOCALUPDATE']._serialized_start=2811
+  _globals['_LOCALUPDATE']._serialized_end=3029
+  _globals['_DERIVATIVES']._serialized_start=3031
+  _globals['_DERIVATIVES']._serialized_end=3101
+  _globals['_EVALUATION']._serialized_start=3104
+  _globals['_EVALUATION']._serialized_end=3379
+  _globals['_PAIRSUMS']._serialized_start=3381
+  _globals['_PAIRSUMS']._serialized_end=3492
 # @@protoc_insertion_point(module_scope)

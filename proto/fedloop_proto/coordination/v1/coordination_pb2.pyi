@@ -119,10 +119,12 @@ class AggregateSecurely(_message.Message):
     def __init__(self, advertise_keys: _Optional[bytes] = ..., share_keys: _Optional[bytes] = ..., mask_input: _Optional[bytes] = ..., confirm_survivors: _Optional[bytes] = ..., unmask: _Optional[bytes] = ...) -> None: ...
 
 class SecurelyAggregated(_message.Message):
-    __slots__ = ("answer",)
+    __slots__ = ("answer", "advertisement")
     ANSWER_FIELD_NUMBER: _ClassVar[int]
+    ADVERTISEMENT_FIELD_NUMBER: _ClassVar[int]
     answer: bytes
-    def __init__(self, answer: _Optional[bytes] = ...) -> None: ...
+    advertisement: bytes
+    def __init__(self, answer: _Optional[bytes] = ..., advertisement: _Optional[bytes] = ...) -> None: ...
 
 class EvaluateArtifact(_message.Message):
     __slots__ = ("description", "evaluations_planned", "rows")
