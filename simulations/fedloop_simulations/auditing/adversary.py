@@ -30,8 +30,7 @@ __all__ = ["Adversary", "RowGradients"]
 Matrix = NDArray[np.float64]
 Arrays = Mapping[str, NDArray[Any]]
 _TOGETHER = 128  # rows whose gradients are worked out at once
-_MOST_PARAMETERS_WEIGHED = 3000  # beyond them, directions are taken to be blurred alike
-_FLOOR = 0.05  # of an update's length: what the linear equation leaves out
+_FLOOR = 0.02  # of an update's length: what the linear equation leaves out
 
 
 class _Loss(nn.Module):
@@ -135,21 +134,29 @@ class Adversary:
         known, canaries = self._along_the_way(arrays, update, steps)
         share = -self._reach(steps) * rate / self.expected_batch_size
         seen = moved - share * known.sum(axis=0)
-        rest = seen - share * 0.5 * canaries.sum(axis=0)
         blur = steps * (1 - rate) / rate * (share / steps) ** 2
-        floor = (_FLOOR * float(np.linalg.norm(moved))) ** 2 / moved.size + 1e-18
-        alike = max(float(rest @ rest) / moved.size - blur * float((known**2).sum()) / moved.size, floor)
-        if moved.size <= _MOST_PARAMETERS_WEIGHED:
-            spread = blur * known.T @ known + alike * np.eye(moved.size)
-            weighed = np.linalg.solve(spread, np.vstack([canaries, seen[None]]).T).T
-        else:
-            weighed = np.vstack([canaries, seen[None]]) / (alike + blur * float((known**2).sum()) / moved.size)
+        alike = self._noise_in(moved, share, known, canaries, blur)
+        weighed = _unblurred(np.vstack([canaries, seen[None]]), known, blur, alike)
         self._information += share**2 * canaries @ weighed[:-1].T
         self._evidence += share * canaries @ weighed[-1]
 
     def scores(self) -> Matrix:
         """For each canary how much speaks for its being in; one half says nothing."""
         return np.linalg.solve(self._information, self._evidence).astype(np.float64)
+
+    @staticmethod
+    def _noise_in(moved: Matrix, share: float, known: Matrix, canaries: Matrix, blur: float) -> float:
+        """Variance of what no gradient explains, for each parameter: noise, and what the linear equation leaves out."""
+        floor = (_FLOOR * float(np.linalg.norm(moved))) ** 2 / moved.size + 1e-18
+        lines = np.vstack([known, canaries])
+        free = moved.size - len(lines)
+        if free > 0:
+            gram = lines @ lines.T
+            gram[np.diag_indices_from(gram)] += 1e-9 * np.trace(gram) / len(gram) + 1e-18
+            rest = moved - np.linalg.solve(gram, lines @ moved) @ lines
+            return max(float(rest @ rest) / free, floor)
+        rest = moved - share * known.sum(axis=0) - share * 0.5 * canaries.sum(axis=0)
+        return max((float(rest @ rest) - blur * float((known**2).sum())) / moved.size, floor)
 
     def _along_the_way(self, arrays: Arrays, update: Arrays, steps: int) -> tuple[Matrix, Matrix]:
         """Gradients of known rows and of canaries at the mean of the weights at which a round's steps began.
@@ -172,3 +179,13 @@ class Adversary:
         training = self.task.training
         momentum, rate = getattr(training, "momentum", 0.0), getattr(training, "learning_rate", 1.0)
         return float(rate) * sum((1 - momentum**left) / (1 - momentum) for left in range(1, steps + 1))
+
+
+def _unblurred(lines: Matrix, known: Matrix, blur: float, alike: float) -> Matrix:
+    """Each line times the inverse of ``blur * known^T known + alike * 1``, by way of the smaller matrix (Woodbury)."""
+    if blur == 0:
+        return lines / alike
+    inner = known @ known.T
+    inner[np.diag_indices_from(inner)] += alike / blur
+    taken = np.linalg.solve(inner, known @ lines.T).T @ known
+    return ((lines - taken) / alike).astype(np.float64)
