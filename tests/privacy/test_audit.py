@@ -94,11 +94,11 @@ def test_noise_of_zero_is_caught() -> None:
 
 
 def test_noise_of_zero_is_caught_behind_the_noise_of_sampling_too() -> None:
-    """Each unit is in a step with probability 0.3: that alone blurs every update."""
+    """Each unit is in a step with probability 0.4: that alone blurs every update."""
     task = chosen_task("digits", epsilon=1.0, rounds=4)
     rows = load_world(task, sites=3, seed=0).sites[0].train
     found = audit_training(task, rows, 200, Silent(SeededNoise(1)), coins=SeededNoise(2))
-    assert found.sampling_rate < 0.4
+    assert found.sampling_rate < 0.5
     assert found.refuted
     assert found.bound > 1.3 * found.claimed
 
