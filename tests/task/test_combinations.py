@@ -33,8 +33,9 @@ weighting = "{weighting}"
 norm_bound = {norm_bound}
 {extra}[aggregation]
 rule = "{rule}"
+secure = {secure}
 """
-ASKED_BY_A_TASK = frozenset({*RULES, Part.SITE_NOISE, Part.WEIGHTS_BY_ROWS, Part.NORM_BOUND})
+ASKED_BY_A_TASK = frozenset({*RULES, Part.SITE_NOISE, Part.SECURE, Part.WEIGHTS_BY_ROWS, Part.NORM_BOUND})
 
 
 def text(*parts: Part, extra: str = "") -> str:
@@ -44,6 +45,7 @@ def text(*parts: Part, extra: str = "") -> str:
         weighting="rows" if Part.WEIGHTS_BY_ROWS in parts else "equal",
         norm_bound=10 if Part.NORM_BOUND in parts else "inf",
         rule=next((part.value for part in parts if part in RULES), "mean"),
+        secure=str(Part.SECURE in parts).lower(),
         extra=extra,
     )
 

@@ -41,7 +41,8 @@ class Mean(Strict):
 class RobustRule(Strict):
     """A rule that withstands ``faulty_sites`` (f) among the n updates that came, when n is large enough for it.
 
-    ``per_faulty`` and ``beside``: it needs ``n >= per_faulty * f + beside``. ``weighted``: it uses the agreed weights.
+    ``per_faulty`` and ``beside``: it needs ``n >= per_faulty * f + beside``. ``weighted``: it uses the agreed weights. A task with
+    ``secure`` is refused, in a sentence that says why.
     """
 
     per_faulty: ClassVar[int]
@@ -50,6 +51,7 @@ class RobustRule(Strict):
 
     rule: str
     faulty_sites: Annotated[int, Field(ge=1, le=1_000_000)] = 1
+    secure: bool = False
 
     @property
     def least_updates(self) -> int:

@@ -400,7 +400,7 @@ class Task(Strict):
         asked = {
             Part(self.aggregation.rule): True,
             Part.SITE_NOISE: self.privacy.private,
-            Part.SECURE: self.secure,
+            Part.SECURE: self.aggregation.secure,
             Part.WEIGHTS_BY_ROWS: self.rounds.weighting == "rows",
             Part.NORM_BOUND: math.isfinite(self.gates.update.norm_bound),
         }
