@@ -9,12 +9,10 @@ before a call returns.
 from __future__ import annotations
 
 import logging
-import os
-import sqlite3
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,7 +22,6 @@ from fedloop_clients.privacy.accounts import BlockAccount, account_of, runs_left
 from fedloop_clients.privacy.chain import EMPTY, Head, LedgerRow, digest_after, sign_digest, signs_digest
 from fedloop_clients.privacy.charges import Charge
 from fedloop_clients.privacy.entries import (
-    FORMAT,
     AnyEntry,
     Grounds,
     LedgerState,
@@ -35,6 +32,7 @@ from fedloop_clients.privacy.entries import (
     WriterEntry,
     parse_entry,
 )
+from fedloop_clients.privacy.ledger_file import open_ledger_file, rows_after
 from fedloop_clients.privacy.software import code_digest, versions
 from fedloop_clients.privacy.verification import Verified, verify_rows, wrong_entry
 from fedloop_clients.storage import StorageErrors
@@ -44,16 +42,6 @@ from fedloop_core.keys import SigningKey, VerifyingKey
 __all__ = ["Head", "Ledger", "Reservation", "Spend"]
 
 _LOG = logging.getLogger(__name__)
-_SCHEMA = (
-    """CREATE TABLE IF NOT EXISTS entry (
-    sequence INTEGER PRIMARY KEY, body BLOB NOT NULL, digest BLOB NOT NULL, signature BLOB
-) STRICT""",
-    """CREATE TRIGGER IF NOT EXISTS entry_is_never_changed BEFORE UPDATE ON entry
-    BEGIN SELECT RAISE(ABORT, 'a ledger is append-only'); END""",
-    """CREATE TRIGGER IF NOT EXISTS entry_is_never_deleted BEFORE DELETE ON entry
-    BEGIN SELECT RAISE(ABORT, 'a ledger is append-only'); END""",
-)
-_WAIT_SECONDS = 30.0
 
 
 @dataclass(frozen=True)
@@ -97,15 +85,7 @@ class Ledger:
         self._state = LedgerState()
         self._head = EMPTY
         with self._failures:
-            if self._shared:
-                Path(path).parent.mkdir(parents=True, exist_ok=True)
-                os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
-            self._connection = sqlite3.connect(
-                self._name, timeout=_WAIT_SECONDS, isolation_level=None, check_same_thread=False
-            )
-            self._connection.execute("PRAGMA journal_mode = WAL")
-            self._connection.execute("PRAGMA synchronous = FULL")
-            self._upgrade()
+            self._connection = open_ledger_file(path)
         with self._transaction():
             pass
         self._tell_of_another_key()
@@ -297,7 +277,7 @@ class Ledger:
             StorageError: the file cannot be read.
         """
         with self._lock, self._failures:
-            return tuple(self._rows(after=0))
+            return tuple(rows_after(self._connection, 0))
 
     def verify(self) -> Verified:
         """Reads the whole ledger again, trusts nothing of it, and adds it up anew.
@@ -383,17 +363,11 @@ class Ledger:
         self._head = Head(sequence, digest)
         self._state.apply(sequence, entry)
 
-    def _rows(self, after: int) -> Iterator[LedgerRow]:
-        query = "SELECT sequence, body, digest, signature FROM entry WHERE sequence > ? ORDER BY sequence"
-        with closing(self._connection.execute(query, (after,))) as rows:
-            for row in rows:
-                yield LedgerRow(*row)
-
     def _catch_up(self) -> None:
         if not self._shared and self._head != EMPTY:
             return
         row: LedgerRow | None = None
-        for row in self._rows(after=self._head.sequence):
+        for row in rows_after(self._connection, self._head.sequence):
             if row.sequence != self._head.sequence + 1 or row.digest != digest_after(self._head, row.body):
                 raise wrong_entry(self._name, row.sequence, "does not follow from the one before it")
             try:
@@ -415,33 +389,6 @@ class Ledger:
             return row.signature is None
         key = VerifyingKey(bytes.fromhex(writer.key))
         return row.signature is not None and signs_digest(row.signature, row.digest, key)
-
-    def _upgrade(self) -> None:
-        """Makes the table, or brings one of an earlier format to this one; its entries stay as they are.
-
-        Raises:
-            StorageError: a newer release wrote the file.
-        """
-        (found,) = self._connection.execute("PRAGMA user_version").fetchone()
-        if found > FORMAT:
-            raise StorageError(
-                f"ledger {self._name} has format {found}, and this version of fedloop knows {FORMAT}.",
-                hint="Use the version that wrote it, or a newer one.",
-            )
-        if found == FORMAT:
-            return
-        self._connection.execute("BEGIN IMMEDIATE")
-        try:
-            columns = {row[1] for row in self._connection.execute("PRAGMA table_info(entry)")}
-            if columns and "signature" not in columns:
-                self._connection.execute("ALTER TABLE entry ADD COLUMN signature BLOB")
-            for statement in _SCHEMA:
-                self._connection.execute(statement)
-            self._connection.execute(f"PRAGMA user_version = {FORMAT}")
-            self._connection.execute("COMMIT")
-        finally:
-            if self._connection.in_transaction:
-                self._connection.execute("ROLLBACK")
 
     def _tell_of_another_key(self) -> None:
         writer = self._state.writer
