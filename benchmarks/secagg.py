@@ -8,8 +8,8 @@ leave out of their vectors the masks between each other, which cancel anyway, an
 and the sum must be the plain one.
 
 - site: seconds of each answer of the one site; peak memory while it masks, in masked vectors.
-- coordinator: seconds to take all answers and fold the vectors, and to take the masks off; peak memory, in masked vectors, one of which is
-  the reply that is folded (and made, here). ``secret_seconds`` is what one self-mask's seed takes to be put together from its shares.
+- coordinator: seconds to take all answers and fold the vectors, and to take the masks off; peak memory, in masked vectors: of the
+  sum, of the reply that is folded (and made, here), and of the measured site, which keeps its answer until the next question. ``secret_seconds`` is what one self-mask's seed takes to be put together from its shares.
 - plain: seconds to check and fold the same updates as they are.
 - bytes: of one site's answers, and of the questions to it, besides the model.
 
@@ -240,6 +240,7 @@ def fold(scene: Federation) -> float:
         else:
             masked = scene.others[name].mask(question, arrays, (MEASURED, *scene.dropping))
         clock.run("fold", round_.take_input, name, masked)
+        del masked  # as a reply that was folded is
     return peak
 
 

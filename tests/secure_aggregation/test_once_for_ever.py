@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from tests.secure_aggregation.federation import (
     AT,
+    RUN,
     VICTIM,
     Federation,
     names,
@@ -14,8 +16,10 @@ from tests.secure_aggregation.federation import (
     run,
 )
 
+from fedloop_clients.outbox import Outbox
 from fedloop_clients.secure_aggregation.promises import MemoryPromises, Promise
 from fedloop_core.errors import SecureAggregationRefused
+from fedloop_core.secure_aggregation.identity import Instance
 from fedloop_core.secure_aggregation.messages import (
     AdvertiseKeys,
     Answer,
@@ -153,3 +157,16 @@ def test_nothing_leaves_before_it_is_kept(stage: Stage) -> None:
     assert run(federation, round_, tamper=fail) is not None  # asked again, when there is space, it answers
     assert failed == [stage]
     assert round_.dropped == ()
+
+
+def test_promises_outlive_the_process_in_the_outbox(tmp_path: Path) -> None:
+    at = Instance(RUN, 3, 2)
+    first = Outbox(tmp_path / "outbox.db")
+    assert first.read_promise(at) == Promise.of(at)
+    kept = Promise(run_id=RUN, round=3, number=2, transcript="ab" * 32, survivors="cd" * 32, released=True)
+    first.write_promise(kept)
+    first.close()
+    again = Outbox(tmp_path / "outbox.db")
+    assert again.read_promise(at) == kept
+    assert again.read_promise(Instance(RUN, 4, 2)) == Promise.of(Instance(RUN, 4, 2))
+    again.close()

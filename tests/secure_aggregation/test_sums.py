@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import weakref
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from tests.secure_aggregation.federation import LARGEST, RUN, SPEC, STEPS, Feder
 from fedloop_core.arrays import ArraySpec
 from fedloop_core.errors import SecureAggregationRefused
 from fedloop_core.secure_aggregation.identity import Instance, least_threshold
+from fedloop_core.secure_aggregation.messages import MaskedInput
 from fedloop_server.secure_aggregation.machine import SecureSum, Stage
 
 
@@ -141,3 +143,17 @@ def test_a_round_is_tried_again_when_it_was_given_up() -> None:
     with pytest.raises(SecureAggregationRefused) as refused:
         run(federation, federation.coordinator(Instance(RUN, 1, 3)))
     assert refused.value.fields["reason"] == "survivors"  # every site has released: none begins another
+
+
+def test_a_vector_is_let_go_when_it_was_folded() -> None:
+    federation = Federation(4)
+    round_ = federation.coordinator(Instance(RUN, 1, 1))
+    run(federation, round_, until=Stage.INPUTS)
+    for site, question in round_.ask_inputs().items():
+        answer = federation.answer(site, question)
+        assert isinstance(answer, MaskedInput)
+        copied = MaskedInput(answer.instance, answer.masked.copy())
+        kept = weakref.ref(copied.masked)
+        round_.take_input(site, copied)
+        del copied
+        assert kept() is None

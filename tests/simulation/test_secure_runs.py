@@ -10,13 +10,18 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fedloop_clients.daemon import SiteDaemon
 from fedloop_clients.endpoint import Question, Reply, SiteEndpoint
-from fedloop_core.errors import SecureAggregationRefused
+from fedloop_clients.outbox import Outbox
+from fedloop_clients.secure_aggregation.policy import AggregationPolicy
+from fedloop_clients.secure_aggregation.updates import SecureUpdates
+from fedloop_core.errors import PolicyRefused
 from fedloop_core.task.document import Task
 from fedloop_core.task.presets import load_preset
 from fedloop_proto.coordination.v1.coordination_pb2 import Answer, Envelope, Instruction, SignedAnswer
 from fedloop_server.runs.events import RoundClosed
 from fedloop_simulations.data import SiteRows, load_world
+from fedloop_simulations.keys import rehearsal_key
 
 SEED = 7
 Make = Callable[..., Any]
@@ -135,15 +140,22 @@ def test_two_sites_that_are_left_sum_nothing_and_the_run_says_why(federation: Ma
     assert set(released) == {1}
 
 
-def test_a_site_without_a_consortium_takes_no_part(federation: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tests.simulation.conftest.rehearsal_consortium", lambda sites: None, raising=False)
+def test_a_site_whose_people_named_no_consortium_is_left_out_for_good(federation: Make) -> None:
+    watched = Watched()
+
+    def wrap(site: SiteEndpoint) -> SiteEndpoint:
+        assert isinstance(site, SiteDaemon)
+        if site.site == "ward-4":
+            key = rehearsal_key(site.site)
+            site._secure = SecureUpdates(site.site, key, None, AggregationPolicy(), Outbox(":memory:"))
+        return watched.wrap(site)
+
     task = task_of(True)
-    members = federation(task, rows_of(task, 3), SEED)
-    for site in members.rows:
-        daemon = members._site(site)
-        daemon._secure._consortium = None
-        with pytest.raises(Exception, match="consortium"):
-            daemon._secure.require_consortium(task)
+    members = federation(task, rows_of(task, 5), SEED)
+    state = members.run(wrap=wrap)
+    assert state.failure is None
+    assert [(out.site, out.code, out.for_good) for out in state.barred] == [("ward-4", PolicyRefused.code, True)]
+    assert "consortium" in state.barred[0].reason
 
 
 @pytest.mark.parametrize(
@@ -175,4 +187,3 @@ def test_an_answer_of_a_daemon_is_signed_like_any_other(federation: Make) -> Non
         assert (answer.site, answer.round) == (site, round_)
         if kind == "unmask":
             assert answer.WhichOneof("result") == "securely_aggregated"
-    assert SecureAggregationRefused.code == "FL-PRIV-010"
