@@ -11,6 +11,8 @@ from pydantic import Field, ValidationError
 
 from fedloop_clients.approvals import FILE_NAME as APPROVALS
 from fedloop_clients.approvals import Approvals
+from fedloop_clients.erasure import FILE_NAME as ERASED
+from fedloop_clients.erasure import ErasedPeople
 from fedloop_clients.settings import SiteSettings, load_settings
 from fedloop_clients.standing import FILE_NAME as STANDING
 from fedloop_clients.standing import StandingFile
@@ -78,6 +80,7 @@ class SiteHome:
         self.shut_out_file = folder / "shut-out"  # there while the coordinator says that it has revoked this site
         self.approvals_file = folder / APPROVALS
         self.trusted_file = folder / TRUSTED
+        self.erased_file = folder / ERASED
 
     @property
     def settings(self) -> SiteSettings:
@@ -189,6 +192,14 @@ class SiteHome:
     def approvals(self) -> Approvals:
         """What waits for a person, and what was decided."""
         return Approvals(self.approvals_file)
+
+    def erased(self) -> ErasedPeople:
+        """Whose rows are left out of every run.
+
+        Raises:
+            NotSetUp: the site has no secret yet.
+        """
+        return ErasedPeople(self.erased_file, self.fingerprint_secret())
 
     def trusted(self) -> TrustedFile:
         """How new the authorities are that the site trusts."""

@@ -7,6 +7,7 @@ import typer
 from fedloop_clients.cli import ledger
 from fedloop_clients.cli.backup import backup, restore
 from fedloop_clients.cli.doctor import doctor
+from fedloop_clients.cli.erasing import erase, readmit
 from fedloop_clients.cli.membership import join, leave, renew
 from fedloop_clients.cli.standing import approve, pause, unpause
 from fedloop_clients.cli.status import show_policy, status
@@ -16,7 +17,22 @@ __all__ = ["commands"]
 
 commands = typer.Typer(no_args_is_help=True, suggest_commands=False, add_completion=False)
 commands.add_typer(ledger.commands, name="ledger")
-for _command in (join, up, doctor, status, show_policy, approve, pause, unpause, renew, backup, restore, leave):
+for _command in (
+    join,
+    up,
+    doctor,
+    status,
+    show_policy,
+    approve,
+    pause,
+    unpause,
+    renew,
+    backup,
+    restore,
+    erase,
+    readmit,
+    leave,
+):
     commands.command()(_command)
 
 

@@ -11,6 +11,8 @@ import hashlib
 import hmac
 import logging
 from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -40,7 +42,8 @@ def load_site_data(home: SiteHome, task: Task) -> SiteData:
         FileMissing: the data file is not there, empty, not UTF-8 or not CSV.
         ColumnMissing: the file lacks a column of the task.
         ColumnValueInvalid: the file names a column twice.
-        SettingsInvalid: site.toml has mistakes, or maps a label to a class that the task has not.
+        SettingsInvalid: site.toml has mistakes, or maps a label to a class that the task has not; or people were erased and no
+            column names them.
         NotSetUp: the site has no site.toml or no secret yet.
     """
     table = read_site_table(home, task)
@@ -48,6 +51,10 @@ def load_site_data(home: SiteHome, task: Task) -> SiteData:
         _LOG.warning("site %s, task %s: skipped %s", home.settings.site, task.name, why)
     if len(table.skipped) > _TOLD:
         _LOG.warning("site %s, task %s: and %d more rows", home.settings.site, task.name, len(table.skipped) - _TOLD)
+    if table.left_out:
+        _LOG.info(
+            "site %s, task %s: %d rows of erased people are left out", home.settings.site, task.name, table.left_out
+        )
     secret = home.fingerprint_secret()
     by_row = task.privacy.unit_column is None
     chosen = evaluation_rows(table.rows, home.settings.data.evaluation_share, secret, by_row=by_row)
@@ -71,7 +78,36 @@ def read_site_table(home: SiteHome, task: Task) -> Table:
             hint="Correct data.labels.",
         )
     markers = tuple(marker.lower() for marker in data.missing)
-    return read_table(home.data_file, task, columns=data.columns, missing=markers, labels=data.labels)
+    leave_out = _erased(home, task)
+    return read_table(
+        home.data_file, task, columns=data.columns, missing=markers, labels=data.labels, leave_out=leave_out
+    )
+
+
+@dataclass(frozen=True)
+class _Erased:
+    """People who were erased, by the column that names them."""
+
+    column: str
+    leaves_out: Callable[[str], bool]
+
+
+def _erased(home: SiteHome, task: Task) -> _Erased | None:
+    """Nobody while nobody was erased: then no column is needed.
+
+    Raises:
+        SettingsInvalid: people were erased, and no column says whose a row is.
+    """
+    if not home.erased_file.exists() or len(home.erased()) == 0:
+        return None
+    column = home.settings.data.person_column or task.privacy.unit_column
+    if column is None:
+        raise SettingsInvalid(
+            f"{len(home.erased())} people were erased, and neither task {task.name!r} nor {home.settings_file} says which column "
+            "names the person of a row: they cannot be left out.",
+            hint="Set data.person_column in site.toml.",
+        )
+    return _Erased(column, home.erased().holds())
 
 
 def evaluation_rows(rows: Dataset, share: float, secret: bytes, *, by_row: bool) -> NDArray[np.bool_]:

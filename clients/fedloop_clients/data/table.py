@@ -11,9 +11,10 @@ import csv
 import io
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,7 +35,7 @@ from fedloop_core.schema import (
 )
 from fedloop_core.task import Task
 
-__all__ = ["Table", "csv_files", "read_cells", "read_table"]
+__all__ = ["LeaveOut", "Table", "csv_files", "read_cells", "read_table"]
 
 _MISSING_NUMBERS = frozenset({"", "?", "na", "n/a", "nan", "null", "none"})
 _WHOLE = re.compile(r"(-?\d+)\.0*")  # 3.0 and 3. are the whole number 3
@@ -42,10 +43,26 @@ _WHOLE = re.compile(r"(-?\d+)\.0*")  # 3.0 and 3. are the whole number 3
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of a file that fit the schema, and for each other row a sentence that says where and why."""
+    """Rows of a file that fit the schema, and for each other row a sentence that says where and why.
+
+    ``left_out`` rows are neither: they are those of people who do not take part.
+    """
 
     rows: Dataset
     skipped: tuple[str, ...]
+    left_out: int = 0
+
+
+class LeaveOut(Protocol):
+    """Says whose rows are passed over before anything of them is looked at."""
+
+    @property
+    def column(self) -> str:
+        """Names the person of a row."""
+
+    @property
+    def leaves_out(self) -> Callable[[str], bool]:
+        """Whether a person takes no part."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +95,7 @@ def read_table(
     columns: tuple[str, ...] | None = None,
     missing: tuple[str, ...] | None = None,
     labels: Mapping[str, str] | None = None,
+    leave_out: LeaveOut | None = None,
 ) -> Table:
     """Reads one file. A whole number written 3.0 is the category or label 3, unless 3.0 is one itself.
 
@@ -88,6 +106,7 @@ def read_table(
         missing: cells that mean a missing value, in small letters; by default the usual markers in columns of numbers, and
             an empty cell in all.
         labels: the class that a text in the label's column means; a text that is a class already needs no entry.
+        leave_out: whose rows are passed over, if anybody's.
 
     Raises:
         FileMissing: the file is not there, empty, not UTF-8 or not CSV.
@@ -98,14 +117,18 @@ def read_table(
     encoder = InputEncoder(schema)
     writing = _Writing(None if missing is None else frozenset(missing), labels or {})
     lines = read_cells(path)
-    header = _header(path, next(lines, (1, []))[1] if columns is None else list(columns), task)
+    header = _header(path, next(lines, (1, []))[1] if columns is None else list(columns), task, leave_out)
     rows: list[Row] = []
     told: list[NDArray[np.generic]] = []
     units: list[str] = []
     skipped: list[str] = []
+    left_out = 0
     for line, cells in lines:
         try:
             named = _named(header, cells)
+            if leave_out is not None and leave_out.leaves_out(named[leave_out.column]):
+                left_out += 1
+                continue
             row = {feature.name: _cell(feature, named[feature.name], writing) for feature in schema.features}
             encoder.encode([row])
             label = _label(schema.label, encoder, named, writing)
@@ -118,7 +141,7 @@ def read_table(
         told.append(label)
         units.append(unit)
     kept = np.concatenate([_no_labels(schema.label, encoder), *told])
-    return Table(Dataset(encoder.encode(rows), kept, tuple(units)), tuple(skipped))
+    return Table(Dataset(encoder.encode(rows), kept, tuple(units)), tuple(skipped), left_out)
 
 
 def read_cells(path: Path) -> Iterator[tuple[int, list[str]]]:
@@ -144,12 +167,14 @@ def read_cells(path: Path) -> Iterator[tuple[int, list[str]]]:
         raise FileMissing(f"{path}:{reader.line_num}: is not CSV: {error}.") from error
 
 
-def _header(path: Path, header: list[str], task: Task) -> list[str]:
+def _header(path: Path, header: list[str], task: Task, leave_out: LeaveOut | None) -> list[str]:
     if not header:
         raise FileMissing(f"{path} is empty.", hint="Its first line must name the columns.")
     unit_column = task.privacy.unit_column
     wanted = [feature.name for feature in task.features] + list(label_columns(task.label).values())
     wanted += [] if unit_column is None else [unit_column]
+    wanted += [] if leave_out is None else [leave_out.column]
+    wanted = list(dict.fromkeys(wanted))
     missing = [name for name in wanted if name not in header]
     if missing:
         other = len(header) == 1 and any(mark in header[0] for mark in ";\t")

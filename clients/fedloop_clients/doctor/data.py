@@ -47,6 +47,8 @@ class DataCheck:
         skipped, fit = len(table.skipped), len(table.rows)
         first = "".join(f" {why}" for why in table.skipped[:_TOLD])
         said = f"{scene.home.data_file}: {fit} rows fit task {task.name}, {skipped} do not.{first}"
+        if table.left_out:
+            said = f"{said} {table.left_out} rows of people who were erased are left out."
         if fit + skipped == 0:
             yield _no_rows(scene.home.data_file)
             return

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -155,6 +155,20 @@ class FeedbackStore:
             )
             self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
         return int(lost)
+
+    def forget_units(self, is_erased: Callable[[str], bool]) -> int:
+        """Erases the examples of people who were erased, admitted or not; returns how many. Their numbers stay, as in ``forget``."""
+        with self._storage_errors():
+            found = self._connection.execute("SELECT DISTINCT unit FROM example WHERE unit != ''").fetchall()
+            erased = 0
+            for (unit,) in found:
+                if is_erased(unit):
+                    erased += self._connection.execute(
+                        "UPDATE example SET predicted = '', label = '', unit = '', inputs = x'', admitted = 1 WHERE unit = ?",
+                        (unit,),
+                    ).rowcount
+            self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        return erased
 
     def close(self) -> None:
         """Closes the file."""

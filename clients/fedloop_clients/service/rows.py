@@ -32,12 +32,13 @@ class FileRows:
         self._read: OrderedDict[bytes, _Read] = OrderedDict()
 
     def for_task(self, task: Task) -> SiteData:
-        """The site's rows; the same object until the data file or site.toml changes.
+        """The site's rows; the same object until the data file, site.toml or the list of erased people changes.
 
         Raises:
             DataError, SettingsInvalid, NotSetUp: as ``load_site_data``.
         """
-        marks = (file_mark(self._home.data_file), file_mark(self._home.settings_file))
+        files = (self._home.data_file, self._home.settings_file, self._home.erased_file)
+        marks = tuple(file_mark(file) for file in files)
         known = self._read.get(task.digest)
         if known is None or known.marks != marks:
             data = load_site_data(self._home, task)

@@ -57,6 +57,8 @@ class AuditAction(StrEnum):
     APPROVED = "approved"
     PAUSED = "paused"
     UNPAUSED = "unpaused"
+    PERSON_ERASED = "person-erased"
+    PERSON_READMITTED = "person-readmitted"
     LINE_CUT = "line-cut"  # a line that a crash left unfinished was taken away
 
 
