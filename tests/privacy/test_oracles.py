@@ -135,7 +135,7 @@ CHARGES = st.sampled_from(
 )
 
 
-@settings(deadline=None, max_examples=8)
+@settings(deadline=None, max_examples=5)
 @given(charges=st.lists(CHARGES, max_size=6), more=CHARGES)
 def test_more_never_costs_less_and_nothing_costs_less_than_nothing(charges: list[Charge], more: Charge) -> None:
     for by in (epsilon, epsilon_by_loss):
