@@ -215,7 +215,9 @@ def test_no_messages_make_a_site_break_its_promises(stage: Stage) -> None:
         sent, answered = sent + scene.sent, answered + scene.answered
         released += len(scene.observer.released)
 
-    while sent < AMOUNT:
-        tried()
+    for _ in range(4):  # where too few are left an instance ends before the stage
+        if sent < AMOUNT:
+            tried()
+    assert sent >= AMOUNT
     assert answered > AMOUNT / 100  # the site is not merely deaf
     assert released > AMOUNT / BATCH / 10  # nor kept from ever coming to the end
