@@ -10,7 +10,7 @@ from typing import Literal
 
 from fedloop_core.strict import Strict
 
-__all__ = ["PrivacyStatement", "ReleaseMade", "SitePrivacy", "statement_page"]
+__all__ = ["CentralPromise", "PrivacyStatement", "ReleaseMade", "SitePrivacy", "statement_page"]
 
 
 class SitePrivacy(Strict):
@@ -28,7 +28,22 @@ class ReleaseMade(Strict):
 
     what: str
     mechanism: str
-    charged_to: Literal["training rows", "evaluation rows", "nobody"]
+    charged_to: Literal["training rows", "evaluation rows", "whole sites", "nobody"]
+
+
+class CentralPromise(Strict):
+    """What is promised to each whole site, against who sees models and not against the coordinator.
+
+    ``epsilon`` is of the ``releases`` that were made; ``private`` is false when the noise could be repeated.
+    """
+
+    private: bool
+    unit: Literal["site"] = "site"
+    epsilon: float
+    delta: float
+    releases: int
+    noise_multiplier: float
+    fewest_updates: int
 
 
 class PrivacyStatement(Strict):
@@ -46,6 +61,7 @@ class PrivacyStatement(Strict):
     clipping_norm: float | None = None
     coordinator_sees: Literal["each site's update", "the sum of the updates"] = "each site's update"
     releases: tuple[ReleaseMade, ...] = ()
+    central: CentralPromise | None = None
     not_protected: tuple[str, ...] = ()
 
 
@@ -59,6 +75,8 @@ def statement_page(statement: PrivacyStatement, *, task: str, version: int) -> s
             "Nothing. It was made without differential privacy, or with noise that can be repeated: somebody who knows the model may",
             "find out whether a person was in the data.",
         ]
+    if statement.central is not None:
+        lines += ["", "## Whole sites", "", *_whole_sites(statement.central)]
     lines += [
         "",
         "## Who saw what",
@@ -92,6 +110,17 @@ def _promise(statement: PrivacyStatement) -> list[str]:
         if statement.clipping_norm is not None
         else "- Nothing was clipped.",
         "- Noise was added at each site, before anything left it: the promise does not rest on what the coordinator does.",
+    ]
+
+
+def _whole_sites(promise: CentralPromise) -> list[str]:
+    if not promise.private:
+        return ["Nothing: the coordinator's noise can be repeated."]
+    return [
+        f"Whoever sees the models, and nothing else of the coordinator, learns little about what one site's updates were: epsilon {promise.epsilon:.2f},",
+        f"apart from a chance of {promise.delta:g}, over {promise.releases} models, for adding or removing all updates of one site. The coordinator cut each update",
+        f"to a fixed length and added noise {promise.noise_multiplier:.3g} times as long to their sum, of {promise.fewest_updates} updates or more. This rests on the coordinator:",
+        "it saw the updates before the noise.",
     ]
 
 

@@ -22,6 +22,7 @@ from fedloop_core.keys import SigningKey, unseal
 from fedloop_core.schema import ClassLabel, NumericFeature
 from fedloop_core.task import Task
 from fedloop_core.task.aggregation import Bulyan, GeometricMedian, Krum, Mean, Median, MultiKrum, TrimmedMean
+from fedloop_core.task.central import AdaptiveClipping, CentralPrivacy
 from fedloop_core.task.document import (
     FederatedAveraging,
     Gates,
@@ -346,3 +347,38 @@ def test_f3_an_update_of_zeros_is_neither_lengthened_nor_divided_by(tmp_path: Pa
     _, state = run(tmp_path, task(Mean(), norm_bound=2.0), [*honest(3), Site("z", 1.0, 0.0)])
     told = [update for closed in state.rounds[1:] for update in closed.updates if update.site == "z"]
     assert [(update.norm, update.bounded_to) for update in told] == [(0.0, None)] * 3
+
+
+# Noise that hides a whole site.
+
+
+def test_many_sites_train_under_noise_and_a_run_that_died_has_the_same_noise_norms_and_cost(tmp_path: Path) -> None:
+    hidden = CentralPrivacy(epsilon=8.0, clipping_norm=0.5, adaptive=AdaptiveClipping())
+    chosen = task(Mean(), norm_bound=2.0).model_copy(update={"central_privacy": hidden})
+    sites = honest(40, 1.0, 3.0, 1.0, 0.2)
+    whole, state = run(tmp_path / "whole", chosen, sites)
+    first = driver(tmp_path / "died", chosen, sites)
+    first._check_expected()  # the steps of train, up to a round in the middle
+    first._gather()
+    first._joining.describe_all()
+    first._fix_scaler()
+    for _ in range(2):
+        first._round()
+    again, resumed = run(tmp_path / "died", chosen, sites)
+    assert again == whole
+    assert [found.central for found in resumed.rounds] == [found.central for found in state.rounds]
+    last = state.rounds[-1].central
+    assert last is not None
+    assert (last.releases, resumed.attempt) == (4, 2)
+    assert 7.9 < last.epsilon <= 8.0
+    (told,) = {update.bounded_to for update in state.rounds[1].updates}
+    assert (
+        told == (state.rounds[0].central or last).next_clipping_norm
+    )  # by its own norm, not by the bound of earlier rounds
+
+
+def test_sites_too_few_for_the_noise_are_not_asked(tmp_path: Path) -> None:
+    chosen = task(Mean()).model_copy(update={"central_privacy": CentralPrivacy(epsilon=0.5)})
+    with pytest.raises(TooFewUpdates, match="nothing would be learnt"):
+        run(tmp_path, chosen, honest(3))
+    assert RunJournal(tmp_path).state.members == ()

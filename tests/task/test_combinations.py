@@ -34,8 +34,10 @@ norm_bound = {norm_bound}
 {extra}[aggregation]
 rule = "{rule}"
 secure = {secure}
-"""
-ASKED_BY_A_TASK = frozenset({*RULES, Part.SITE_NOISE, Part.SECURE, Part.WEIGHTS_BY_ROWS, Part.NORM_BOUND})
+{central}"""
+ASKED_BY_A_TASK = frozenset(
+    {*RULES, Part.SITE_NOISE, Part.CENTRAL_NOISE, Part.SECURE, Part.WEIGHTS_BY_ROWS, Part.NORM_BOUND}
+)
 
 
 def text(*parts: Part, extra: str = "") -> str:
@@ -47,6 +49,7 @@ def text(*parts: Part, extra: str = "") -> str:
         rule=next((part.value for part in parts if part in RULES), "mean"),
         secure=str(Part.SECURE in parts).lower(),
         extra=extra,
+        central="[central_privacy]\nepsilon = 1\n" if Part.CENTRAL_NOISE in parts else "",
     )
 
 

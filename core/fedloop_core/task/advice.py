@@ -15,7 +15,14 @@ _WEAK_EPSILON = 10.0
 
 def advice_on(task: Task) -> tuple[str, ...]:
     """Warnings about a sound task, each a sentence."""
-    return (*_on_privacy(task), *cautions(task.parts), *_on_columns(task), *_on_rounds(task), *_on_release(task))
+    return (
+        *_on_privacy(task),
+        *_on_whole_sites(task),
+        *cautions(task.parts),
+        *_on_columns(task),
+        *_on_rounds(task),
+        *_on_release(task),
+    )
 
 
 def _on_privacy(task: Task) -> Iterator[str]:
@@ -37,6 +44,34 @@ def _on_privacy(task: Task) -> Iterator[str]:
         yield f"privacy.delta = {privacy.delta:g} is high; well below one in the rows of a site is usual."
     if task.rounds.weighting == "rows":
         yield 'rounds.weighting = "rows" weighs sites by noised counts of their rows: small sites may be far off.'
+
+
+def _on_whole_sites(task: Task) -> Iterator[str]:
+    """How many sites bear the noise that hides one of them."""
+    central, most = task.central_privacy, task.rounds.sites_per_round
+    if central is None:
+        return
+    if central.epsilon > _WEAK_EPSILON:
+        yield f"central_privacy.epsilon = {central.epsilon:g} is a weak guarantee; {_WEAK_EPSILON:g} and below is usual."
+    yield "central_privacy trusts the coordinator, and covers neither evaluations nor who takes part: see docs/privacy.md."
+    if isinstance(task.model, CustomModel):
+        yield "central_privacy: a run says when it starts whether its sites can bear the noise, which follows the model's size."
+        return
+    try:
+        from fedloop_core.central_privacy import central_plan
+        from fedloop_core.models import initial_arrays
+    except ImportError:
+        yield "central_privacy: how many sites it needs can be said where fedloop[server] or fedloop[site] is installed."
+        return
+    plan = central_plan(central, task.rounds.count)
+    parameters = sum(array.size for array in initial_arrays(task, 0).values())
+    needed = plan.sites_for(parameters)
+    if most is None or most < needed:
+        asked = "" if most is None else f"; rounds.sites_per_round asks {most:,}"
+        yield (
+            f"central_privacy needs {needed:,} sites in a round for noise no longer than the longest update (noise multiplier "
+            f"{plan.updates:.3g}, {parameters:,} parameters{asked}); with fewer than {plan.sites_for(parameters, 10.0):,} a run does not begin."
+        )
 
 
 def _on_columns(task: Task) -> Iterator[str]:

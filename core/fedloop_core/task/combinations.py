@@ -108,11 +108,14 @@ COMBINATIONS: tuple[Combination, ...] = (
     Combination(
         Part.CENTRAL_NOISE,
         Part.SECURE,
-        Fit.TOGETHER,
-        "each site clips before it masks, which the coordinator cannot check",
+        Fit.REFUSED,
+        "the coordinator would have to trust that each site has clipped the update that it masks",
     ),
     Combination(
-        Part.CENTRAL_NOISE, Part.WEIGHTS_BY_ROWS, Fit.TOGETHER, "the noise follows the greatest share that a site has"
+        Part.CENTRAL_NOISE,
+        Part.WEIGHTS_BY_ROWS,
+        Fit.REFUSED,
+        "the noise would have to hide the greatest weight that a site could have, and the weights would tell of the sites",
     ),
     Combination(Part.SECURE, Part.MEAN, Fit.TOGETHER, "a sum is all that a mean needs"),
     Combination(Part.SECURE, Part.GEOMETRIC_MEDIAN, Fit.REFUSED, _HIDDEN),

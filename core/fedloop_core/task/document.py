@@ -26,6 +26,7 @@ from fedloop_core.schema import (
 )
 from fedloop_core.strict import Misfit, Place, Strict
 from fedloop_core.task.aggregation import Aggregation, Mean, RobustRule
+from fedloop_core.task.central import CentralPrivacy
 from fedloop_core.task.combinations import Part, misfits
 
 __all__ = [
@@ -311,6 +312,7 @@ class Task(Strict):
     privacy: Privacy
     rounds: Rounds = Rounds()
     aggregation: Aggregation = Mean()
+    central_privacy: CentralPrivacy | None = None
     gates: Gates = Gates()
     export: Export = Export()
     rollout: Rollout = Rollout()
@@ -324,6 +326,7 @@ class Task(Strict):
             *self._model_misfits(),
             *self._training_misfits(),
             *self._aggregation_misfits(),
+            *self._central_misfits(),
             *self._gate_misfits(),
         ]
         if problems:
@@ -372,6 +375,22 @@ class Task(Strict):
         if most is not None and most < rule.least_updates:
             yield ("rounds", "sites_per_round"), f"{rule.need}; rounds.sites_per_round asks {most} sites"
 
+    def _central_misfits(self) -> Iterator[tuple[Place, str]]:
+        """What noise on the mean of updates would not cover."""
+        central = self.central_privacy
+        if central is None:
+            return
+        if isinstance(self.training, NewtonRaphson):
+            why = "training 'newton' sends sums over rows, which have no clip; central_privacy needs 'fedavg'"
+            yield ("training", "algorithm"), why
+        if self.preprocessing.scaling == "federated":
+            why = "puts sums of the sites into the model, which the noise of central_privacy does not cover"
+            yield ("preprocessing", "scaling"), f'preprocessing.scaling = "federated" {why}'
+        if central.clipping_norm > self.gates.update.maximum_norm:
+            above = f"{central.clipping_norm:g}, above gates.update.maximum_norm, {self.gates.update.maximum_norm:g}"
+            place = ("central_privacy", "clipping_norm")
+            yield place, f"central_privacy.clipping_norm is {above}: the noise would be for updates that are refused"
+
     def _gate_misfits(self) -> Iterator[tuple[Place, str]]:
         """Bounds that no site could meet, and those that this label's models could never meet or break."""
         data, gate = self.gates.data, self.gates.quality
@@ -400,6 +419,7 @@ class Task(Strict):
         asked = {
             Part(self.aggregation.rule): True,
             Part.SITE_NOISE: self.privacy.private,
+            Part.CENTRAL_NOISE: self.central_privacy is not None,
             Part.SECURE: self.aggregation.secure,
             Part.WEIGHTS_BY_ROWS: self.rounds.weighting == "rows",
             Part.NORM_BOUND: math.isfinite(self.gates.update.norm_bound),

@@ -12,6 +12,7 @@ from fedloop_core.arrays import ArraySpec, NamedArrays
 from fedloop_core.errors import RunError, UpdateRefused
 from fedloop_core.task.aggregation import RobustRule
 from fedloop_core.task.document import FederatedAveraging, NewtonRaphson, Task
+from fedloop_server.aggregation.central import Noised
 from fedloop_server.aggregation.fixed_point import FixedPointSum
 from fedloop_server.aggregation.held import HeldUpdates
 
@@ -26,6 +27,14 @@ _LEAST_BITS_OF_UPDATES = 16  # a step of 1.5e-5 of a weight
 
 class Fold(Protocol):
     """What one round gathers of its answers."""
+
+    @property
+    def clip(self) -> float | None:
+        """The norm to which it shortens each update itself; None: it does not."""
+
+    @property
+    def noised(self) -> Noised | None:
+        """What noise has moved the model with the answers; None: none."""
 
     @property
     def spec(self) -> ArraySpec:
@@ -69,6 +78,9 @@ class Algorithm(Protocol):
 class _Summed:
     """Sums in whole numbers, which a step turns into the next model; shares are those of the agreed weights."""
 
+    clip: float | None = None
+    noised: Noised | None = None
+
     def __init__(
         self, sums: FixedPointSum, step: Callable[[NamedArrays, FixedPointSum], dict[str, NDArray[np.generic]]]
     ) -> None:
@@ -95,6 +107,9 @@ class _Summed:
 
 class _Compared:
     """All updates, which a robust rule makes one of."""
+
+    clip: float | None = None
+    noised: Noised | None = None
 
     def __init__(self, held: HeldUpdates, rule: RobustRule, rate: float) -> None:
         self._held = held

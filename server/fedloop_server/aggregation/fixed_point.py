@@ -9,6 +9,7 @@ orders differ in half of the float32 sums and in none of these. Secure aggregati
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -106,8 +107,10 @@ class FixedPointSum:
         self._require_weight()
         return {name: total / self.weight for name, total in self.sum().items()}
 
-    def moved(self, model: NamedArrays, rate: float) -> dict[str, NDArray[np.generic]]:
-        """``model + rate * mean`` in float64, rounded to the model's dtypes.
+    def moved(
+        self, model: NamedArrays, rate: float, noise: Callable[[int], NDArray[np.float64]] | None = None
+    ) -> dict[str, NDArray[np.generic]]:
+        """``model + rate * mean`` in float64, rounded to the model's dtypes. ``noise`` gives so many values to add to those of the sum.
 
         Each sum is let go when it was used, so that model and sums are never there twice; nothing can be asked afterwards.
 
@@ -122,11 +125,16 @@ class FixedPointSum:
         self._sums.reverse()
         buffer = np.empty(_CHUNK, dtype=np.float64)
         for name, array in model.items():
-            moved[name] = self._moved(array, self._sums.pop(), rate, buffer)
+            moved[name] = self._moved(array, self._sums.pop(), rate, buffer, noise)
         return moved
 
     def _moved(
-        self, array: NDArray[np.generic], total: NDArray[np.int64], rate: float, buffer: NDArray[np.float64]
+        self,
+        array: NDArray[np.generic],
+        total: NDArray[np.int64],
+        rate: float,
+        buffer: NDArray[np.float64],
+        noise: Callable[[int], NDArray[np.float64]] | None,
     ) -> NDArray[np.generic]:
         values = np.ascontiguousarray(array).reshape(-1)
         result = np.empty_like(values)
@@ -135,6 +143,8 @@ class FixedPointSum:
             scaled = buffer[: part.size]
             np.copyto(scaled, total[start : start + _CHUNK], casting="same_kind")
             np.ldexp(scaled, -self.fraction_bits, out=scaled)
+            if noise is not None:
+                np.add(scaled, noise(part.size), out=scaled)
             np.divide(scaled, self.weight, out=scaled)
             np.multiply(scaled, rate, out=scaled)
             np.add(scaled, part, out=scaled)

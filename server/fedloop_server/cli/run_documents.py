@@ -7,6 +7,7 @@ is not known or does not apply.
 from __future__ import annotations
 
 from fedloop_core.strict import Strict
+from fedloop_server.runs.events import CentralRelease
 
 __all__ = [
     "ArtifactDocument",
@@ -60,7 +61,7 @@ class RoundDocument(Strict):
     """One round: whom it asked, who answered, who did not count, what was measured on the model that it began with.
 
     ``measured`` is over all sites, ``measured_by_site`` of each; ``seconds`` from opening to closing, of which
-    ``waiting_seconds`` for answers. ``updates`` are there where the sites sent some. Bytes are of messages and arrays, over all sites.
+    ``waiting_seconds`` for answers. ``updates`` are there where the sites sent some, ``central`` where the coordinator hides whole sites. Bytes are of messages and arrays, over all sites.
     """
 
     round: int
@@ -78,6 +79,7 @@ class RoundDocument(Strict):
     measured: EstimateDocument | None
     measured_by_site: dict[str, EstimateDocument]
     digest: str
+    central: CentralRelease | None
 
 
 class SiteDocument(Strict):

@@ -112,6 +112,12 @@ def _facts(document: RunDocument) -> Iterator[str]:
             f"privacy:  epsilon {document.planned_epsilon:g} for each site's training rows, "
             f"{document.planned_evaluation_epsilon or 0.0:g} for its evaluation rows{rehearsal}"
         )
+    noised = [found.central for found in document.rounds if found.central is not None]
+    if noised:
+        yield (
+            f"sites:    epsilon {noised[-1].epsilon:.3f} so far for each whole site, in {_many(noised[-1].releases, 'release')}, "
+            f"updates clipped to {noised[-1].clipping_norm:.3g}"
+        )
     if document.measured is not None:
         yield f"measured: {document.measure.replace('_', ' ')} {estimate_words(document.measured)} over all sites"
     traffic = f"{bytes_words(document.bytes_out)} to sites, {bytes_words(document.bytes_in)} back"

@@ -202,6 +202,7 @@ def _rounds(view: RunView) -> Iterator[RoundDocument]:
             measured=_estimate(view, closed.measured) if closed.measured else None,
             measured_by_site={m.site: _estimate(view, [m]) for m in closed.measured},
             digest=closed.digest,
+            central=closed.central,
         )
     opened_round = view.state.open_round
     if opened_round is not None:
@@ -221,6 +222,7 @@ def _rounds(view: RunView) -> Iterator[RoundDocument]:
             measured=None,
             measured_by_site={},
             digest="",
+            central=None,
         )
 
 

@@ -29,6 +29,7 @@ from fedloop_proto.coordination.v1.coordination_pb2 import CollectMoments, Instr
 from fedloop_server.aggregation.algorithms import algorithm_of
 from fedloop_server.aggregation.fixed_point import FixedPointSum
 from fedloop_server.aggregation.rules import require_updates
+from fedloop_server.runs.central import CentralNoise
 from fedloop_server.runs.events import AttemptStarted, LeftOut, Member, RoundLost, RoundOpened, ScalerFixed, SiteLeftOut
 from fedloop_server.runs.exchange import Exchange
 from fedloop_server.runs.joining import Joining
@@ -78,6 +79,7 @@ class RunDriver:
         self.exchange = connect(attempt)
         self._joining = Joining(self._task, journal, self.exchange)
         self._secure: SecureSums | None = None
+        self._central = CentralNoise.of(plan, model.trained)
 
     def train(self) -> NamedArrays:
         """Runs every round that is not safe yet; returns the trained arrays with those of the scaler.
@@ -87,22 +89,31 @@ class RunDriver:
             ContentDamaged: neither the last checkpoint nor the one before it can be gone on from.
             QuorumNotReached: too few sites at the start or in a round; the journal says who and why.
             RunCancelled: a person wants the run to stop.
-            TooFewUpdates: the sites expected, or those asked, are too few for the task's rule; nobody was asked.
+            TooFewUpdates: the sites expected, or those asked, are too few for the task's rule, and nobody was asked; or they cannot bear
+            the noise that hides a whole site.
         """
         self._check_expected()
         self._gather()
         if self._journal.state.phase is Phase.GATHERING:
             self._joining.describe_all()
             self._check_members(0)
+            if self._central is not None:
+                self._central.require(len(self._members()))
             self._fix_scaler()
         else:
             self._restore()
-        while self._journal.state.completed_rounds < self._task.rounds.count:
+        while self._journal.state.completed_rounds < self._task.rounds.count and not self._all_is_spent():
             self._round()
         return self._model.all_arrays()
 
+    def _all_is_spent(self) -> bool:
+        """Whether noise at the coordinator is paid for no more rounds: a lost model that had been sent took one of the planned."""
+        return self._central is not None and self._central.done(self._journal.state)
+
     def _check_expected(self) -> None:
         rule, expected = self._task.aggregation, self._plan.expected_sites
+        if self._central is not None and self._journal.state.phase is Phase.GATHERING:
+            self._central.require(expected)
         if isinstance(rule, RobustRule) and expected < rule.least_updates:
             raise TooFewUpdates(
                 f"{rule.need}; {expected} {'site is' if expected == 1 else 'sites are'} expected.",
@@ -218,8 +229,9 @@ class RunDriver:
         self._journal.record(RoundOpened(round=number, asked=asked, unix=self._now_unix()))
         rows = sum(member.rows for member in self._journal.state.members)
         chosen = {site: members[site] for site in asked}
-        algorithm, earlier = algorithm_of(self._task, rows), self._journal.state.rounds
-        opened = OpenRound(self._task, number, chosen, self._model, algorithm, self._clock, earlier)
+        state = self._journal.state
+        algorithm = algorithm_of(self._task, rows) if self._central is None else self._central.algorithm(number, state)
+        opened = OpenRound(self._task, number, chosen, self._model, algorithm, self._clock, state.rounds)
         opened.progress.refused.update(set(asked).difference(answering))
         if isinstance(self._task.aggregation, RobustRule):
             require_updates(self._task.aggregation, [chosen[site].weight for site in answering])
@@ -249,7 +261,10 @@ class RunDriver:
         self._journal.patiently(self.exchange.keep)
         took = self._clock() - before
         left_out = tuple(out for out in self._journal.state.left_out if out.round == number and out.site in asked)
-        closed = opened.closed(checkpoint, arrays, left_out, took, self._now_unix())
+        noised, central = opened.noised, None
+        if self._central is not None and noised is not None:
+            central = self._central.told(noised, self._journal.state)
+        closed = opened.closed(checkpoint, arrays, left_out, took, self._now_unix(), central)
         if lost is not None and closed.digest != lost.digest:
             _LOG.warning("run %s: round %d has another model than when it closed first", self._plan.run_id, number)
         self._journal.record(closed)

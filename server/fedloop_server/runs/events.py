@@ -14,6 +14,7 @@ __all__ = [
     "ArtifactMeasured",
     "AttemptBroken",
     "AttemptStarted",
+    "CentralRelease",
     "ErrorsMeasured",
     "Event",
     "EventAdapter",
@@ -158,6 +159,21 @@ class SiteSpend(Strict):
     evaluation_epsilon: float
 
 
+class CentralRelease(Strict):
+    """A round's model under differential privacy of whole sites, and what the run has cost each site with it.
+
+    ``releases`` are the models that left the coordinator so, this one among them. Noise of ``deviation`` lay on the sum of updates of norm
+    at most ``clipping_norm``; ``next_clipping_norm`` is that of the next round.
+    """
+
+    epsilon: NotNegative
+    releases: Annotated[int, Field(ge=1)]
+    noise_multiplier: NotNegative
+    clipping_norm: NotNegative
+    deviation: NotNegative
+    next_clipping_norm: NotNegative
+
+
 class AttemptStarted(Strict):
     """A process took the run up."""
 
@@ -227,6 +243,7 @@ class RoundClosed(Strict):
     took: tuple[SiteTook, ...] = ()
     left_out: tuple[LeftOut, ...] = ()
     updates: tuple[UpdateFolded, ...] = ()
+    central: CentralRelease | None = None
     waiting_seconds: NotNegative = 0.0
     aggregating_seconds: NotNegative = 0.0
     checkpointing_seconds: NotNegative = 0.0

@@ -13,8 +13,18 @@ from fedloop_core.update_gate import check_update
 from fedloop_proto.coordination.v1.coordination_pb2 import Instruction, SumDerivatives, TrainLocally
 from fedloop_server.aggregation.algorithms import Algorithm
 from fedloop_server.aggregation.bounding import bound_from, shortened
+from fedloop_server.aggregation.central import Noised
 from fedloop_server.runs.answers import evaluation_in, measured_in, spend_in
-from fedloop_server.runs.events import LeftOut, Measured, Member, RoundClosed, SiteSpend, SiteTook, UpdateFolded
+from fedloop_server.runs.events import (
+    CentralRelease,
+    LeftOut,
+    Measured,
+    Member,
+    RoundClosed,
+    SiteSpend,
+    SiteTook,
+    UpdateFolded,
+)
 from fedloop_server.runs.model import RunModel
 from fedloop_server.runs.plausible import check_measured
 from fedloop_server.runs.replies import SiteAnswer
@@ -77,7 +87,7 @@ class OpenRound:
             least=task.aggregation.least_updates,
         )
         self._fold = algorithm.begin(model.trained, sum(member.weight for member in members.values()))
-        self._bound = _bound(task, earlier)
+        self._bound = _bound(task, earlier) if self._fold.clip is None else None
         self._lengths: list[_Length] = []
         self._measured: list[Measured] = []
         self._spends: list[SiteSpend] = []
@@ -119,7 +129,8 @@ class OpenRound:
         came = check_update(reply.arrays, self._fold.spec, maximum_norm=self._task.gates.update.maximum_norm)
         if self._bound is None or came <= self._bound:
             self._fold.add(reply.arrays, weight, norm=came)
-            return _Length(reply.site, came, None)
+            clip = self._fold.clip
+            return _Length(reply.site, came, None if clip is None or came <= clip else clip)
         self._fold.add(shortened(reply.arrays, came, self._bound), weight, norm=self._bound)
         return _Length(reply.site, came, self._bound)
 
@@ -165,6 +176,11 @@ class OpenRound:
         self._folding += self._ended - before
         return self._model.all_arrays()
 
+    @property
+    def noised(self) -> Noised | None:
+        """What noise moved the model with the updates; None: none did."""
+        return self._fold.noised
+
     def closed(
         self,
         checkpoint: str,
@@ -172,6 +188,7 @@ class OpenRound:
         left_out: tuple[LeftOut, ...],
         checkpointing_seconds: float,
         unix: float,
+        central: CentralRelease | None = None,
     ) -> RoundClosed:
         """The event that ends the round."""
         return RoundClosed(
@@ -185,6 +202,7 @@ class OpenRound:
             took=tuple(sorted(self._took, key=lambda t: t.site)),
             left_out=left_out,
             updates=tuple(sorted(self._updates, key=lambda u: u.site)),
+            central=central,
             waiting_seconds=self._waited,
             aggregating_seconds=max(self._folding, 0.0),
             checkpointing_seconds=max(checkpointing_seconds, 0.0),

@@ -64,7 +64,8 @@ class RunState(Strict):
     """Everything that is known of a run.
 
     ``lost`` is the round that is trained again since its checkpoint was damaged, as it had closed; ``trouble`` why the last
-    attempt broke off, until a round closes.
+    attempt broke off, until a round closes. ``sent``: whether the model of the newest round may have left the coordinator, which it does
+    when the next one opens; ``lost_releases``: how many models had when they were lost.
     """
 
     phase: Phase = Phase.GATHERING
@@ -77,6 +78,8 @@ class RunState(Strict):
     beginning: ScalerFixed | None = None
     checkpoint: str | None = None
     lost: RoundClosed | None = None
+    sent: bool = False
+    lost_releases: int = 0
     trouble: AttemptBroken | None = None
     version: int | None = None
     artifacts: tuple[ArtifactMeasured, ...] = ()
@@ -143,17 +146,18 @@ def apply(state: RunState, event: Event) -> RunState:
         case RoundOpened(round=number):
             if state.phase is not Phase.TRAINING or number != state.completed_rounds + 1:
                 raise ValueError(f"round {number} opened after {state.completed_rounds} in phase {state.phase}")
-            change = {"open_round": event}
+            change = {"open_round": event, "sent": True}
         case RoundClosed(round=number, checkpoint=checkpoint):
             if state.open_round is None or state.open_round.round != number:
                 raise ValueError(f"round {number} closed and not open")
             change = {"rounds": (*state.rounds, event), "open_round": None, "checkpoint": checkpoint}
-            change |= {"lost": None, "trouble": None}
+            change |= {"lost": None, "trouble": None, "sent": False}
         case RoundLost(round=number):
             if state.phase is not Phase.TRAINING or number != state.completed_rounds or state.checkpoint_before is None:
                 raise ValueError(f"round {number} lost after {state.completed_rounds} in phase {state.phase}")
             change = {"rounds": state.rounds[:-1], "open_round": None, "lost": state.rounds[-1]}
-            change |= {"checkpoint": state.checkpoint_before}
+            change |= {"checkpoint": state.checkpoint_before, "sent": True}
+            change |= {"lost_releases": state.lost_releases + state.sent}
         case VersionRegistered(version=version):
             change = {"phase": Phase.RELEASING, "version": version}
         case ArtifactMeasured():

@@ -7,7 +7,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Literal
 
 from fedloop_core.artifact import Lineage
-from fedloop_core.privacy_statement import PrivacyStatement, ReleaseMade, SitePrivacy
+from fedloop_core.privacy_statement import CentralPromise, PrivacyStatement, ReleaseMade, SitePrivacy
 from fedloop_core.task.aggregation import Mean
 from fedloop_core.task.document import Task
 from fedloop_server.runs.answers import is_possible
@@ -63,7 +63,24 @@ def privacy_of(plan: RunPlan, state: RunState) -> PrivacyStatement:
         clipping_norm=privacy.clipping_norm if privacy.private else None,
         coordinator_sees="the sum of the updates" if _sums_only(plan.task) else "each site's update",
         releases=tuple(_releases(plan.task)),
+        central=_central(plan, state),
         not_protected=tuple(_not_protected(plan.task)),
+    )
+
+
+def _central(plan: RunPlan, state: RunState) -> CentralPromise | None:
+    """By the last round that closed, which knows of all releases before it."""
+    central = plan.task.central_privacy
+    told = next((closed.central for closed in reversed(state.rounds) if closed.central is not None), None)
+    if central is None or told is None:
+        return None
+    return CentralPromise(
+        private=plan.private,
+        epsilon=told.epsilon,
+        delta=central.delta,
+        releases=told.releases,
+        noise_multiplier=told.noise_multiplier,
+        fewest_updates=min(len(closed.folded) for closed in state.rounds),
     )
 
 
@@ -78,6 +95,9 @@ def _releases(task: Task) -> Iterator[ReleaseMade]:
     evaluated: _Payer = "evaluation rows" if noised else "nobody"
     round_ = "gradients clipped by unit, Gaussian noise, Poisson sampling" if noised else exact
     yield ReleaseMade(what="the update of each round", mechanism=round_, charged_to=trained)
+    if task.central_privacy is not None:
+        guard = "whole updates clipped, Gaussian noise on their sum at the coordinator"
+        yield ReleaseMade(what="the model of each round", mechanism=guard, charged_to="whole sites")
     if task.preprocessing.scaling == "federated" and task.feature_schema.numeric:
         sums = "Gaussian noise on clamped sums" if noised else exact
         yield ReleaseMade(what="sums for the shared scaling of features", mechanism=sums, charged_to=trained)
@@ -100,6 +120,9 @@ def _not_protected(task: Task) -> Iterator[str]:
         yield "A person with rows at two sites is two units: their losses add up."
         yield "The data gate's verdict and the codes of refusals are exact; each tells little, and none is covered by epsilon."
         yield "Epsilon bounds what is learnt of one unit, and nothing of what a site's rows have in common."
+    if task.central_privacy is not None:
+        yield "What hides a whole site is added by the coordinator, which sees each update before."
+        yield "Which sites take part, and what each measures of a model, are outside the promise to whole sites; and runs add up."
     yield "Times and sizes of messages are not hidden."
 
 
