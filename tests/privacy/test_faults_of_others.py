@@ -28,12 +28,16 @@ from fedloop_clients.privacy.ledger import Ledger
 from fedloop_clients.privacy.planning import plan_run
 from fedloop_clients.training.trainer import LocalTrainer
 from fedloop_core.arrays import ArraySpec, pack_arrays
-from fedloop_core.errors import BudgetExhausted, UpdateRefused
+from fedloop_core.central_privacy import CentralPlan, central_plan, update_multiplier
+from fedloop_core.errors import BudgetExhausted, PrivacyParameterInvalid, UpdateRefused
 from fedloop_core.models import initial_arrays
 from fedloop_core.noise import SystemNoise
 from fedloop_core.task import Task
+from fedloop_core.task.central import AdaptiveClipping, CentralPrivacy
+from fedloop_core.task.combinations import RULES, Part, misfits
 from fedloop_core.task.document import FederatedAveraging, Privacy
 from fedloop_core.update_gate import check_update
+from fedloop_server.aggregation.central import CentralAveraging, ClippedSum, next_norm
 from fedloop_server.aggregation.fixed_point import FixedPointSum
 
 ROOT = Path(__file__).parents[2]
@@ -99,6 +103,54 @@ def other_order() -> None:
     """F6: arrays are matched by name, and another order is refused rather than added up crosswise."""
     shuffled = dict(reversed(update().items()))
     assert refusal(lambda: gated(shuffled)) == "names"
+
+
+def clip_goes_the_right_way() -> None:
+    """F1: a clip that follows the median of norms in [0.5, 1.5) comes to it from 0.1 and from 10."""
+    generator = np.random.default_rng(0)
+    for start in (0.1, 10.0):
+        clip = start
+        for _ in range(60):
+            clip = next_norm(clip, float(np.mean(generator.uniform(0.5, 1.5, 100) <= clip)), AdaptiveClipping())
+        assert 0.9 < clip < 1.1
+
+
+def count_noise() -> None:
+    """F2: the noise on the count is enough for any number of sites, and too little of it is told in a sentence."""
+    plan = central_plan(CentralPrivacy(epsilon=2.0, adaptive=AdaptiveClipping()), 10)
+    assert plan.updates == pytest.approx(1.0328 * plan.multiplier, rel=1e-4)
+    for clients in (4, 10):
+        with pytest.raises(PrivacyParameterInvalid, match="half the noise multiplier"):
+            update_multiplier(1.0, clients / 20)
+
+
+def clipped_sum(sites: int, multiplier: float = 1.0) -> ClippedSum:
+    plan = CentralPlan(delta=1e-5, rounds=1, multiplier=multiplier, updates=multiplier, count_noise=None)
+    return CentralAveraging(plan, SystemNoise(), rate=1.0, clipping_norm=1.0, most=10.0).begin(MODEL, sites)
+
+
+def weighted_noise() -> None:
+    """F7: of weights 97, 1, 1, 1 the first is refused, since the noise is for weights of 1."""
+    sums = clipped_sum(100)
+    assert refusal(lambda: sums.add(update(), 97)) == "weight"
+    sums.add(update(), 1)
+    assert sums.sensitivity == pytest.approx(1.0, rel=1e-3)
+
+
+def fewer_replies() -> None:
+    """F8: of 50 sites that were asked 2 answer: the noise on the sum is what was planned for."""
+    sums = clipped_sum(50, multiplier=4.0)
+    for _ in range(2):
+        sums.add(update())
+    sums.move(MODEL)
+    assert sums.noised is not None
+    assert sums.noised.deviation == pytest.approx(4.0, rel=1e-3)
+
+
+def noise_behind_an_optimiser() -> None:
+    """F9: no rule but the mean goes with noise at the coordinator."""
+    for rule in RULES:
+        assert bool(list(misfits({Part.CENTRAL_NOISE, rule}))) is (rule is not Part.MEAN)
 
 
 def classic_formula() -> None:
@@ -220,10 +272,15 @@ def no_pickle() -> None:
 
 
 ROWS: dict[str, Callable[[], None]] = {
+    "F1": clip_goes_the_right_way,
+    "F2": count_noise,
     "F3": zero_update,
     "F4": nan_bypasses_clipping,
     "F5": integer_buffers,
     "F6": other_order,
+    "F7": weighted_noise,
+    "F8": fewer_replies,
+    "F9": noise_behind_an_optimiser,
     "F10": own_noise,
     "F11": classic_formula,
     "F12": negative_weights,
