@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from fedloop_core.noise import SeededNoise
 from fedloop_core.schema import ClassLabel, NumericFeature
 from fedloop_core.task import Task
 from fedloop_core.task.aggregation import Mean, Median
+from fedloop_core.task.central import CentralPrivacy
 from fedloop_core.task.document import FederatedAveraging, Gates, LogisticModel, Privacy, Rounds, UpdateGate
 from fedloop_server.cli.run_documents import RunDocument
 from fedloop_server.home import CoordinatorHome
@@ -109,3 +111,17 @@ def test_show_says_what_a_rule_took_of_whom(office: CoordinatorHome, capsys: pyt
 def test_logs_tell_each_shortening(office: CoordinatorHome, capsys: pytest.CaptureFixture[str]) -> None:
     said = told(office, capsys, "logs", "mean-1")
     assert said.count("west's update was shortened from a norm of ") == 2
+
+
+def test_show_says_what_whole_sites_have_spent(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    home = CoordinatorHome(tmp_path)
+    hidden = wards(Mean()).model_copy(update={"central_privacy": CentralPrivacy(epsilon=8.0)})
+    plan = RunPlan(run_id="hidden-1", task=hidden, seed=3, private=True, expected_sites=len(SITES), export=False)
+    ends: dict[str, Any] = {name: daemon(home, name) for name in SITES}
+    assert run_in_process(home, plan, ends, lambda *_: None).failure is None
+    said = " ".join(told(home, capsys, "show", "hidden-1").split())
+    assert "sites: epsilon 8.000 so far for each whole site, in 3 releases, updates clipped to 1" in said
+    document = RunDocument.model_validate_json(told(home, capsys, "show", "hidden-1", "--json").splitlines()[-1])
+    spent = [found.central.epsilon for found in document.rounds if found.central is not None]
+    assert spent == sorted(spent)
+    assert len(spent) == 3
