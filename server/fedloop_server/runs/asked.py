@@ -245,8 +245,8 @@ class Asked:
         return read_reply(waiting.sending.question, key.signing_key, content, self._heads, traffic)
 
     def _try_again(self, waiting: _Open, code: int) -> bool:
-        """Plans another try, if there is a point in it."""
-        if self._patience is None or code not in _MAY_PASS or self.overdue:
+        """Plans another try, if there is a point in it; past the deadline none is made, and the site has not answered."""
+        if self._patience is None or code not in _MAY_PASS:
             return False
         waiting.message = None
         waiting.again = self._clock() + self._patience.pause(waiting.tries)
