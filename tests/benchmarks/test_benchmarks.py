@@ -2,33 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import math
-import os
-import subprocess
-import sys
+from collections.abc import Callable
 from importlib.util import find_spec
-from pathlib import Path
+from typing import Any
 
 import pytest
-
-REPOSITORY = Path(__file__).parents[2]
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(find_spec("ray") is None, reason="ray comes with the extra `bench`: make bench")
-def test_simulate_compares_with_flower_and_with_bare_loops() -> None:
-    ran = subprocess.run(
-        [sys.executable, "benchmarks/simulate.py", "--short", "--json"],
-        cwd=REPOSITORY,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
-    assert ran.returncode == 0, ran.stderr[-2000:]
-    told = json.loads(ran.stdout)
+def test_simulate_compares_with_flower_and_with_bare_loops(told_by: Callable[..., dict[str, Any]]) -> None:
+    told = told_by("simulate")
     ratios = {name: value for name, value in told.items() if name.startswith("ratio_")}
     assert {"ratio_flower", "ratio_loop", "ratio_flower_one_thread", "ratio_loop_one_thread"} <= set(ratios)
     assert all(math.isfinite(value) and value > 0 for value in ratios.values())
@@ -43,34 +28,18 @@ def test_simulate_compares_with_flower_and_with_bare_loops() -> None:
 
 
 @pytest.mark.slow
-def test_aggregate_folds_in_the_memory_of_two_models_and_a_half_and_ends_where_flower_does() -> None:
-    ran = subprocess.run(
-        [sys.executable, "benchmarks/aggregate.py", "--part", "folding", "--short", "--json"],
-        cwd=REPOSITORY,
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
-    assert ran.returncode == 0, ran.stderr[-2000:]
-    told = json.loads(ran.stdout)
+def test_aggregate_folds_in_the_memory_of_two_models_and_a_half_and_ends_where_flower_does(
+    told_by: Callable[..., dict[str, Any]],
+) -> None:
+    told = told_by("aggregate", "--part", "folding")
     assert set(told["rivals"]) == {"ours", "axpy", "flower"}
     assert 1.9 < told["peak_models"] <= 2.5
     assert told["ratio_axpy"] > 0
     assert told["ratio_flower"] > 0
 
 
-def test_secure_aggregation_ends_where_the_plain_sum_does() -> None:
-    ran = subprocess.run(
-        [sys.executable, "benchmarks/secagg.py", "--short", "--json"],
-        cwd=REPOSITORY,
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
-    assert ran.returncode == 0, ran.stderr[-2000:]
-    told = json.loads(ran.stdout)
+def test_secure_aggregation_ends_where_the_plain_sum_does(told_by: Callable[..., dict[str, Any]]) -> None:
+    told = told_by("secagg")
     assert [(case["sites"], case["dropped"]) for case in told["cases"]] == [(5, 0), (20, 2)]
     for case in told["cases"]:
         assert set(case["site_seconds"]) == {"keys", "shares", "mask", "confirm", "unmask"}
@@ -81,17 +50,8 @@ def test_secure_aggregation_ends_where_the_plain_sum_does() -> None:
 @pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.xdist_group("deployment")
-def test_a_serverapp_does_not_grow_with_the_number_of_replies() -> None:
-    ran = subprocess.run(
-        [sys.executable, "benchmarks/aggregate.py", "--part", "deployed", "--short", "--json"],
-        cwd=REPOSITORY,
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
-    assert ran.returncode == 0, ran.stderr[-2000:]
-    deployed = json.loads(ran.stdout)["deployed"]
+def test_a_serverapp_does_not_grow_with_the_number_of_replies(told_by: Callable[..., dict[str, Any]]) -> None:
+    deployed = told_by("aggregate", "--part", "deployed", seconds=600)["deployed"]
     assert [told["replies"] for told in deployed["rounds"]] == [2, 8]
     model = deployed["rounds"][0]["model_bytes"]
     few, many = (told["serverapp_models"] * model for told in deployed["rounds"])
@@ -99,17 +59,8 @@ def test_a_serverapp_does_not_grow_with_the_number_of_replies() -> None:
 
 
 @pytest.mark.slow
-def test_private_steps_are_set_beside_plain_ones_and_those_of_opacus() -> None:
-    ran = subprocess.run(
-        [sys.executable, "benchmarks/dpsgd.py", "--short", "--json"],
-        cwd=REPOSITORY,
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
-    assert ran.returncode == 0, ran.stderr[-2000:]
-    told = json.loads(ran.stdout)
+def test_private_steps_are_set_beside_plain_ones_and_those_of_opacus(told_by: Callable[..., dict[str, Any]]) -> None:
+    told = told_by("dpsgd")
     for ratios in told["times_plain"].values():
         assert set(ratios) == {"plain", "ours", *(f"opacus-{mode}" for mode in ("hooks", "functorch", "ew", "ghost"))}
         assert ratios["plain"] == 1.0

@@ -2,30 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
-REPOSITORY = Path(__file__).parents[2]
-
 
 @pytest.mark.slow
-def test_gpu_measures_the_cpu_where_there_is_no_gpu() -> None:
-    ran = subprocess.run(
-        [sys.executable, "benchmarks/gpu.py", "--short", "--json"],
-        cwd=REPOSITORY,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=False,
-    )
-    assert ran.returncode == 0, ran.stderr[-2000:]
-    told = json.loads(ran.stdout)
+def test_gpu_measures_the_cpu_where_there_is_no_gpu(told_by: Callable[..., dict[str, Any]]) -> None:
+    told = told_by("gpu")
     assert told["device"].startswith("cuda:" if told["gpus"] else "cpu")
     assert told["precision_of_ours"] == "float32"
     for kind in ("plain", "private"):

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,21 +13,10 @@ HEART = REPOSITORY.parent / "shared" / "data" / "heart_disease_4hospitals"
 
 
 @pytest.fixture(scope="module")
-def told() -> dict[str, Any]:
+def told(told_by: Callable[..., dict[str, Any]]) -> dict[str, Any]:
     if not HEART.exists():
         pytest.skip(f"the hospitals' files are not at {HEART}")
-    ran = subprocess.run(
-        [sys.executable, "benchmarks/paper.py", "--short", "--json", "--data", str(HEART)],
-        cwd=REPOSITORY,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
-    assert ran.returncode == 0, ran.stdout[-500:] + ran.stderr[-2000:]
-    found: dict[str, Any] = json.loads(ran.stdout)
-    return found
+    return told_by("paper", "--data", str(HEART))
 
 
 @pytest.mark.slow
