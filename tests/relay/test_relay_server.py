@@ -43,7 +43,8 @@ def entry():
         print(sorted(int(n) for n in os.listdir("/proc/self/fd")))
     elif word == "sleep":
         print("sleeping", os.getpid(), flush=True)
-        time.sleep(60)
+        for _ in range(600):  # a signal that comes just before a sleep is handled after it
+            time.sleep(0.1)
     elif word == "parent":
         from flwr.supercore.app_utils import start_parent_process_monitor
         start_parent_process_monitor(int(sys.argv[sys.argv.index("--parent-pid") + 1]))

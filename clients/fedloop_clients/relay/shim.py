@@ -35,19 +35,34 @@ def hand_over():
     return (stream, int(number)) if word == b"started" else None
 
 def wait(stream, pid):
+    # A handler that is due just before a blocking call would run only after it: signals come as bytes to wait for.
+    heard, told = socket.socketpair()
+    told.setblocking(False)
+    signal.set_wakeup_fd(told.fileno())
     for name in (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGHUP):
-        signal.signal(name, lambda number, frame: os.kill(pid, number))
+        signal.signal(name, lambda number, frame: None)
     try:
+        while heard in select.select([stream, heard], [], [])[0]:
+            pass_on(heard.recv(64), pid)
         word, _, number = stream.recv(64).partition(b" ")
         if word == b"ended":
             return int(number)
     except OSError:
         pass
     try:  # the relay server has died; its child goes on
-        select.select([os.pidfd_open(pid)], [], [])
+        ended = os.pidfd_open(pid)
+        while heard in select.select([ended, heard], [], [])[0]:
+            pass_on(heard.recv(64), pid)
     except OSError:
         pass
     return 1
+
+def pass_on(numbers, pid):
+    for number in numbers:
+        try:
+            os.kill(pid, number)
+        except ProcessLookupError:
+            pass  # it has ended, which is what comes next on the stream
 
 started = hand_over()
 if started is None:
