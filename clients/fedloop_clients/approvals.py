@@ -28,7 +28,7 @@ _Hex = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
 class Asked(Strict):
-    """A run that a site was asked to take part in: what it would spend, who signed it (a key's id) and when."""
+    """A run that a site was asked to take part in: what it would spend, who signed it (a key's id), when, and what it is for."""
 
     run_id: str
     task: str
@@ -39,6 +39,7 @@ class Asked(Strict):
     delta: float
     signed_by: _Hex
     asked_unix: int
+    purpose: str = ""
 
     @classmethod
     def of(cls, run_id: str, task: Task, signed_by: str, now_unix: int) -> Self:
@@ -53,6 +54,7 @@ class Asked(Strict):
             delta=task.privacy.delta,
             signed_by=signed_by,
             asked_unix=now_unix,
+            purpose=task.purpose_name,
         )
 
 

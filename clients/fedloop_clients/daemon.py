@@ -310,6 +310,8 @@ class SiteDaemon:
                 AuditAction.RUN_STARTED,
                 instruction.run_id,
                 task=context.task.name,
+                task_digest=context.task_digest.hex(),
+                purpose=context.task.purpose_name,
                 attempt=instruction.attempt,
                 blocks_left_out=len(context.known.left_out),
             )

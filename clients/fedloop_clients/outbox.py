@@ -181,6 +181,12 @@ class Outbox:
         known, attempt, document, rows_said, trained, left_out = row
         return KnownRun(known, attempt, document, rows_said, trained, tuple(left_out.split()))
 
+    def tasks(self) -> tuple[bytes, ...]:
+        """The documents of all tasks that this site was ever asked to train, each once."""
+        with self._using():
+            rows = self._connection.execute("SELECT DISTINCT task FROM run ORDER BY task").fetchall()
+        return tuple(bytes(document) for (document,) in rows)
+
     def remember(self, run: KnownRun) -> None:
         """Keeps what is known of a run in place of what was."""
         with self._using():

@@ -15,6 +15,7 @@ from fedloop_core.federation.names import SiteName
 from fedloop_core.federation.rules import PolicyRule
 from fedloop_core.strict import Misfit, Strict
 from fedloop_core.task.document import DataGate, Task
+from fedloop_core.task.purpose import PurposeName
 
 __all__ = ["AllowedTask", "ApprovalMode", "Budget", "Hours", "SiteConfig", "SitePolicy", "TimeWindow"]
 
@@ -34,6 +35,13 @@ def _known_zone(name: str) -> str:
     except (ZoneInfoNotFoundError, ValueError, OSError) as error:
         raise ValueError(f"is no time zone of this machine: {name!r}; write it like 'Europe/Berlin'") from error
     return name
+
+
+def _some_purpose(purposes: tuple[str, ...]) -> tuple[str, ...]:
+    """Neither "none" nor "any" is read out of an empty list."""
+    if not purposes:
+        raise ValueError("must name at least one purpose; leave the key out to let the names of tasks decide alone")
+    return purposes
 
 
 class Budget(Strict):
@@ -80,7 +88,8 @@ class Hours(Strict):
 class SitePolicy(Strict):
     """Rules of a site. No message can loosen them.
 
-    ``tasks``: tasks that may run here, by name or by name and digest; absent means any. ``maximum_epsilon``: greatest
+    ``tasks``: tasks that may run here, by name or by name and digest; absent means any. ``purposes``: what models may be made for
+    here; absent means that names of tasks decide alone. ``maximum_epsilon``: greatest
     epsilon of one run, for training rows and for evaluation rows; a finite one excludes runs without privacy, and so does
     ``require_private``. ``maximum_verdict_epsilon`` and ``maximum_label_count_epsilon`` bound what the task's retraining may
     tell of devices and labels; a task without privacy tells them exactly, which a finite bound excludes. ``approval``: a
@@ -88,6 +97,7 @@ class SitePolicy(Strict):
     """
 
     tasks: tuple[AllowedTask, ...] | None = None
+    purposes: Annotated[tuple[PurposeName, ...], AfterValidator(_some_purpose)] | None = None
     hours: Hours | None = None
     require_private: bool = False
     maximum_epsilon: _Cap = math.inf
@@ -120,6 +130,13 @@ class SitePolicy(Strict):
                 PolicyRule.TASKS,
                 f"site {site} does not allow {name} {which}".rstrip() + ".",
                 f"Ask the site to add it to policy.tasks; its digest is {task.digest.hex()}.",
+            )
+        if self.purposes is not None and task.purpose_name not in self.purposes:
+            named = f"is for {task.purpose_name!r}" if task.purpose_name else "names no purpose"
+            yield (
+                PolicyRule.PURPOSES,
+                f"site {site} takes part for {', '.join(self.purposes)} only; {name} {named}.",
+                "Ask the site to add it to policy.purposes, or name the purpose in the task's [purpose].",
             )
         if self.require_private and not privacy.private:
             yield PolicyRule.REQUIRE_PRIVATE, f"site {site} allows private runs only; {name} is not private.", ""

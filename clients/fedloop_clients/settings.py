@@ -152,6 +152,7 @@ evaluation = { epsilon = 10.0, delta = 1e-6 }
 # What may happen here, whatever the coordinator sends.
 [policy]
 # tasks = ["heart"]      # the only tasks that may run here; "heart@DIGEST" for one document alone
+# purposes = ["diagnosis-support"] # the only purposes that a task may name here
 # maximum_epsilon = 5.0  # the most that one run may ask for
 # require_private = true
 # approval = "each-run"  # or "each-task": a person decides with `fedloop site approve`

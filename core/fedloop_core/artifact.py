@@ -59,13 +59,14 @@ class TensorSpec(Strict):
 
 
 class Lineage(Strict):
-    """Where a version comes from."""
+    """Where a version comes from, and the purpose that its sites were told; empty where the task named none."""
 
     run_id: str
     parent_version: int | None
     task_digest: Sha256
     data_fingerprints: dict[str, Sha256]
     software: dict[str, str]
+    purpose: str = ""
 
 
 class ArtifactDescription(Strict):

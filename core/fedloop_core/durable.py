@@ -13,8 +13,8 @@ from fedloop_core.errors import DiskFull, StorageError
 __all__ = ["append_line", "cut_back", "sync_path", "write_bytes", "write_secret"]
 
 
-def write_bytes(path: Path, content: bytes, *, mode: int = 0o644) -> None:
-    """Replaces ``path`` by ``content``, whole or not at all, also across a power cut.
+def write_bytes(path: Path, content: bytes | memoryview, *, mode: int = 0o644, sync: bool = True) -> None:
+    """Replaces ``path`` by ``content``, whole or not at all, also across a power cut unless ``sync`` is off.
 
     Raises:
         DiskFull: there is no room.
@@ -27,18 +27,20 @@ def write_bytes(path: Path, content: bytes, *, mode: int = 0o644) -> None:
         with os.fdopen(descriptor, "wb") as file:
             file.write(content)
             file.flush()
-            os.fsync(file.fileno())
+            if sync:
+                os.fsync(file.fileno())
         temporary.replace(path)
-        sync_path(path.parent)
+        if sync:
+            sync_path(path.parent)
     except OSError as error:
         with contextlib.suppress(OSError):  # not there, or its folder is none
             temporary.unlink()
         raise _failed("write", path, error) from error
 
 
-def write_secret(path: Path, content: bytes) -> None:
+def write_secret(path: Path, content: bytes | memoryview, *, sync: bool = True) -> None:
     """Like ``write_bytes``, readable by the owner alone (0600)."""
-    write_bytes(path, content, mode=0o600)
+    write_bytes(path, content, mode=0o600, sync=sync)
 
 
 def append_line(path: Path, line: str, *, sync: bool = True) -> None:

@@ -9,6 +9,7 @@ import math
 from typing import Literal
 
 from fedloop_core.strict import Strict
+from fedloop_core.task.purpose import Purpose
 
 __all__ = ["CentralPromise", "PrivacyStatement", "ReleaseMade", "SitePrivacy", "statement_page"]
 
@@ -47,7 +48,7 @@ class CentralPromise(Strict):
 
 
 class PrivacyStatement(Strict):
-    """What is promised; ``private`` is false when noise could be repeated or was absent.
+    """What is promised; ``private`` is false when noise could be repeated or was absent. ``purpose``: None where the task named none.
 
     ``clipping_norm`` bounds one unit's gradient; None where nothing is clipped. ``coordinator_sees`` is the most that the
     coordinator learns of a round. ``not_protected`` are sentences.
@@ -63,11 +64,14 @@ class PrivacyStatement(Strict):
     releases: tuple[ReleaseMade, ...] = ()
     central: CentralPromise | None = None
     not_protected: tuple[str, ...] = ()
+    purpose: Purpose | None = None
 
 
 def statement_page(statement: PrivacyStatement, *, task: str, version: int) -> str:
     """One page of Markdown in plain words."""
     lines = [f"# What version {version} of {task} promises about the people in its data", ""]
+    if statement.purpose is not None:
+        lines += [f"It was made for `{statement.purpose.name}`{_sentence(statement.purpose.text)}", ""]
     if statement.private:
         lines += _promise(statement)
     else:
@@ -92,6 +96,10 @@ def statement_page(statement: PrivacyStatement, *, task: str, version: int) -> s
     if statement.not_protected:
         lines += ["", "## What is not protected", "", *(f"- {sentence}" for sentence in statement.not_protected)]
     return "\n".join(lines) + "\n"
+
+
+def _sentence(text: str) -> str:
+    return f": {' '.join(text.split()).rstrip('.')}." if text.strip() else "."
 
 
 def _promise(statement: PrivacyStatement) -> list[str]:

@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 
 from fedloop_core import cli
+from fedloop_core.errors import RunError
 from fedloop_core.privacy_statement import PrivacyStatement, statement_page
 from fedloop_core.task import Task
+from fedloop_server.app import _model
 from fedloop_server.home import CoordinatorHome
 from fedloop_server.manager.state import Status, Wish
 from fedloop_server.runs.events import (
@@ -27,9 +29,12 @@ from fedloop_server.runs.events import (
 )
 from fedloop_server.runs.plan import RunPlan
 from fedloop_server.runs.statement import lineage_of, privacy_of
+from fedloop_server.runs.warm import require_same_purpose
 
 
-def task(epsilon: float, scaling: str = "federated", unit_column: str | None = None) -> Task:
+def task(
+    epsilon: float, scaling: str = "federated", unit_column: str | None = None, purpose: str | None = None
+) -> Task:
     return Task.model_validate(
         {
             "format": 1,
@@ -40,6 +45,7 @@ def task(epsilon: float, scaling: str = "federated", unit_column: str | None = N
             "preprocessing": {"scaling": scaling},
             "privacy": {"epsilon": epsilon, "delta": 1e-5, "clipping_norm": 0.5, "unit_column": unit_column},
             "rounds": {"count": 1},
+            "purpose": None if purpose is None else {"name": purpose, "text": "Helps physicians."},
         }
     )
 
@@ -141,3 +147,50 @@ def test_a_run_without_a_version_promises_nothing(tmp_path: Path, capsys: pytest
     home = CoordinatorHome(tmp_path)
     made(home, "wards-1", task(2.0), version=False)
     assert "has made no version, and promises nothing" in said(home, capsys, "statement", "wards-1", status=7)
+
+
+def test_the_purpose_is_in_the_statement_and_in_the_lineage(tmp_path: Path) -> None:
+    home, chosen = CoordinatorHome(tmp_path), task(2.0, purpose="care")
+    promised = made(home, "wards-1", chosen)
+    page = statement_page(promised, task="wards", version=1)
+    assert "It was made for `care`: Helps physicians." in page
+    with closing(home.registry()) as registry:
+        assert registry.version("wards", 1).lineage.purpose == "care"
+    assert "It was made for" not in statement_page(
+        made(CoordinatorHome(tmp_path / "b"), "wards-1", task(2.0)), task="w", version=1
+    )
+
+
+WARM = {
+    "the same purpose": ("care", "care", 0),
+    "none before": (None, "care", 0),
+    "none at all": (None, None, 0),
+    "another purpose": ("care", "pricing", 7),
+    "the purpose is dropped": ("care", None, 7),
+}
+
+
+@pytest.mark.parametrize(("before", "after", "status"), WARM.values(), ids=WARM.keys())
+def test_a_run_that_starts_warm_keeps_the_purpose_of_the_weights(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], before: str | None, after: str | None, status: int
+) -> None:
+    home = CoordinatorHome(tmp_path)
+    made(home, "wards-1", task(2.0, purpose=before))
+    if status == 0:
+        require_same_purpose(task(2.0, purpose=before), task(2.0, purpose=after), 1)
+        return
+    with pytest.raises(
+        RunError, match=r"version 1 of wards was made for 'care', and this task .*: it cannot start from it"
+    ):
+        require_same_purpose(task(2.0, purpose=before), task(2.0, purpose=after), 1)
+    plan = RunPlan(
+        run_id="wards-2",
+        task=task(2.0, purpose=after),
+        seed=1,
+        private=True,
+        expected_sites=1,
+        warm_from=1,
+        durable=False,
+    )
+    with closing(home.registry()) as registry, pytest.raises(RunError, match="made for 'care'"):
+        _model(home, registry, plan, None)

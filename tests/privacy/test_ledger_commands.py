@@ -13,6 +13,7 @@ import pytest
 
 from fedloop_clients.cli.ledger_words import block_sentences, plural_of_unit
 from fedloop_clients.home import Membership, SiteHome
+from fedloop_clients.outbox import KnownRun
 from fedloop_clients.privacy import charges, entries
 from fedloop_clients.privacy.charges import Charge, NonPrivateCharge, PureCharge, SampledGaussianCharge
 from fedloop_clients.privacy.entries import Grounds
@@ -23,6 +24,7 @@ from fedloop_core.errors import FileMissing, StorageError, UsageError
 from fedloop_core.federation.protocol import PROTOCOL
 from fedloop_core.keys import SigningKey
 from fedloop_core.strict import Strict
+from fedloop_core.task import Task
 
 RUN = SampledGaussianCharge(noise_multiplier=1.1, sampling_rate=0.01, steps=1000)
 MARCH, APRIL = 1_772_323_200, 1_775_001_600  # 2026-03-01 and 2026-04-01
@@ -163,6 +165,28 @@ def test_an_export_can_be_checked_without_the_site(home: SiteHome, tmp_path: Pat
     other = SigningKey.generate().verifying.raw.hex()
     assert "not signed by this site's key" in run(*check, other, home=stranger, expect=StorageError.exit_status)
     assert "no public key" in run(*check, "ab", home=stranger, expect=UsageError.exit_status)
+
+
+def test_an_export_says_what_for_by_the_digest_that_its_entries_name(home: SiteHome, tmp_path: Path) -> None:
+    fill(home)
+    assert json.loads(run("export", home=home).splitlines()[0])["tasks"] == {}
+    document = {
+        "format": 1,
+        "name": "wards",
+        "purpose": {"name": "care", "text": ""},
+        "features": ({"kind": "numeric", "name": "a", "range": (0.0, 1.0)},),
+        "label": {"kind": "classes", "name": "y", "classes": ("no", "yes")},
+        "model": {"kind": "logistic"},
+        "privacy": {"epsilon": 2.0},
+    }
+    task = Task.model_validate(document)
+    outbox = home.outbox()
+    for number in (1, 2):
+        outbox.remember(KnownRun(f"wards-{number}", 1, task.canonical(), rows_said=0))
+    outbox.remember(KnownRun("old-1", 1, b"{}", rows_said=0))
+    outbox.close()
+    told = json.loads(run("export", home=home).splitlines()[0])["tasks"]
+    assert told == {task.digest.hex(): {"name": "wards", "purpose": "care"}}
 
 
 ALTERED: dict[str, tuple[str, str, str]] = {

@@ -35,7 +35,7 @@ from fedloop_core.models import initial_arrays
 from fedloop_core.noise import SystemNoise
 from fedloop_core.scaling import Scaler
 from fedloop_core.schema import ClassLabel, NumericFeature
-from fedloop_core.task.document import FederatedAveraging, LogisticModel, Privacy, Rounds, Task
+from fedloop_core.task.document import FederatedAveraging, LogisticModel, Privacy, Purpose, Rounds, Task
 from fedloop_proto.coordination.v1.coordination_pb2 import (
     Answer,
     CancelRun,
@@ -567,3 +567,12 @@ def test_what_was_refused_and_begun_is_in_the_sites_own_log(tmp_path: Path) -> N
         AuditAction.POLICY_REFUSED,
     ]
     assert site.log.verify().head.sequence == 4
+
+
+@pytest.mark.parametrize("purpose", ["care", ""])
+def test_each_run_is_in_the_sites_log_with_its_purpose(tmp_path: Path, purpose: str) -> None:
+    site = Site(tmp_path, make_task(2.0).model_copy(update={"purpose": Purpose(name=purpose) if purpose else None}))
+    site.describe()
+    (begun,) = [entry for entry in site.log.entries() if entry.action is AuditAction.RUN_STARTED]
+    assert begun.details["purpose"] == purpose
+    assert begun.details["task_digest"] == site.task.digest.hex()

@@ -21,7 +21,7 @@ from fedloop_clients.standing import StandingFile
 from fedloop_core.errors import PolicyRefused, StorageError, UsageError
 from fedloop_core.federation.rules import PolicyRule, is_temporary
 from fedloop_core.schema import ClassLabel, NumericFeature
-from fedloop_core.task.document import LogisticModel, Privacy, Retraining, Rounds, Task
+from fedloop_core.task.document import LogisticModel, Privacy, Purpose, Retraining, Rounds, Task
 
 BERLIN = ZoneInfo("Europe/Berlin")
 
@@ -48,6 +48,7 @@ def berlin(day: int, time: str) -> int:
 NIGHTS = Hours(time_zone="Europe/Berlin", windows=(TimeWindow(days=("mon", "fri"), start="20:00", end="06:00"),))
 NOON = berlin(2, "12:00")
 PLAIN = make_task(math.inf)
+CARE = Purpose(name="care", text="Helps physicians.")
 ROWS: dict[str, tuple[SitePolicy, Task, PolicyRule | None]] = {
     "nothing set": (SitePolicy(), make_task(), None),
     "a task by name": (SitePolicy(tasks=("heart",)), make_task(), None),
@@ -57,6 +58,19 @@ ROWS: dict[str, tuple[SitePolicy, Task, PolicyRule | None]] = {
     "another document of that name": (
         SitePolicy(tasks=(f"heart@{make_task().digest.hex()}",)),
         make_task(rounds=Rounds(count=11)),
+        PolicyRule.TASKS,
+    ),
+    "a purpose that is allowed": (SitePolicy(purposes=("care", "research")), make_task(purpose=CARE), None),
+    "another purpose under an allowed name": (
+        SitePolicy(tasks=("heart",), purposes=("research",)),
+        make_task(purpose=CARE),
+        PolicyRule.PURPOSES,
+    ),
+    "no purpose where some are allowed": (SitePolicy(purposes=("care",)), make_task(), PolicyRule.PURPOSES),
+    "a purpose where only names of tasks decide": (SitePolicy(tasks=("heart",)), make_task(purpose=CARE), None),
+    "an allowed purpose under a name that is not": (
+        SitePolicy(tasks=("stroke",), purposes=("care",)),
+        make_task(purpose=CARE),
         PolicyRule.TASKS,
     ),
     "epsilon at the bound": (SitePolicy(maximum_epsilon=2.0), make_task(), None),
@@ -104,6 +118,20 @@ def test_each_rule_refuses_what_it_must(policy: SitePolicy, task: Task, rule: Po
         policy.check(task, "north", NOON)
     assert caught.value.wire().fields == {"rule": rule.value}
     assert "north" in caught.value.message
+
+
+def test_a_purpose_is_refused_in_one_sentence_and_is_part_of_the_document() -> None:
+    with pytest.raises(
+        PolicyRefused, match="site north takes part for research only; task 'heart' is for 'care'"
+    ) as caught:
+        SitePolicy(purposes=("research",)).check(make_task(purpose=CARE), "north", NOON)
+    assert caught.value.message.count(".") == 1
+    with pytest.raises(PolicyRefused, match="task 'heart' names no purpose"):
+        SitePolicy(purposes=("research",)).check(make_task(), "north", NOON)
+    digests = {
+        make_task(purpose=purpose).digest for purpose in (None, CARE, Purpose(name="care"), Purpose(name="other"))
+    }
+    assert len(digests) == 4  # a coordinator cannot change it under a run that was described, or under one approval
 
 
 @pytest.mark.parametrize(
@@ -170,6 +198,8 @@ BAD_POLICIES: dict[str, dict[str, Any]] = {
     "a digest that is short": {"tasks": ("heart@abc",)},
     "an approval that is none": {"approval": "sometimes"},
     "epsilon 0": {"maximum_epsilon": 0.0},
+    "purposes that are none": {"purposes": ()},
+    "a purpose in capitals": {"purposes": ("Care",)},
     "an unknown rule": {"allow_everything": True},
 }
 

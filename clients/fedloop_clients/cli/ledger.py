@@ -106,7 +106,7 @@ def export(
 
     with _opened(home) as (site, ledger):
         rows = ledger.rows()
-        lines = tuple(export_lines(rows, site.membership().site))
+        lines = tuple(export_lines(rows, site.membership().site, _tasks(site)))
     if out is None:
         for line in lines:
             print(line)
@@ -166,6 +166,13 @@ def _opened(home: Path) -> Iterator[tuple[SiteHome, Ledger]]:
         yield site, ledger
     finally:
         ledger.close()
+
+
+def _tasks(site: SiteHome) -> dict[str, dict[str, str]]:
+    """Name and purpose of the tasks that this site was asked to train, by the digest that the ledger names."""
+    from fedloop_clients.past_runs import known_tasks
+
+    return {task.digest.hex(): {"name": task.name, "purpose": task.purpose_name} for task in known_tasks(site)}
 
 
 def _verified_export(file: Path, key: str) -> Verified:

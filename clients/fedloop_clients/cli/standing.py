@@ -87,7 +87,7 @@ def _list(site: SiteHome, *, as_json: bool) -> None:
     for asked in state.waiting:
         print(f"{asked.run_id}: task {asked.task}, {asked.rounds} rounds, asked {moment(asked.asked_unix)}")
         print(f"  epsilon {asked.epsilon:g} and {asked.evaluation_epsilon:g} for evaluations, delta {asked.delta:g}")
-        print(f"  task {asked.task_digest}")
+        print(f"  for {asked.purpose or 'a purpose that it does not name'}; task {asked.task_digest}")
     for decision in state.standing():
         what = decision.run_id or f"every run of task {decision.task}"
         print(f"{what}: {'approved' if decision.approved else 'declined'} by {decision.by}, {moment(decision.unix)}")

@@ -66,7 +66,7 @@ def status(home: Path = HOME, as_json: bool = AS_JSON) -> None:
 
 
 def show_policy(home: Path = HOME, as_json: bool = AS_JSON) -> None:
-    """Show what site.toml allows: tasks, hours, privacy, budgets, approval."""
+    """Show what site.toml allows: tasks, purposes, hours, privacy, budgets, approval."""
     from fedloop_clients.home import SiteHome
     from fedloop_clients.open_budgets import changed_budgets, open_budgets
 
@@ -148,6 +148,8 @@ def _words(settings: SiteSettings) -> list[str]:
     policy, budget = settings.policy, settings.budget
     lines = [f"site {settings.site} allows, whatever the coordinator sends:"]
     lines.append(f"  tasks: {'any' if policy.tasks is None else ', '.join(policy.tasks) or 'none'}")
+    if policy.purposes is not None:
+        lines.append(f"  purposes: {', '.join(policy.purposes)}")
     if policy.hours is not None:
         windows = "; ".join(f"{', '.join(w.days)} {w.start}-{w.end}" for w in policy.hours.windows)
         lines.append(f"  hours: {windows} ({policy.hours.time_zone})")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from fedloop_clients.privacy.chain import EMPTY, Head, LedgerRow
 from fedloop_core.errors import StorageError
@@ -56,9 +56,16 @@ FIELDS: dict[str, str] = {
 """What each field of an entry means."""
 
 
-def export_lines(rows: Iterable[LedgerRow], site: str) -> Iterator[str]:
-    """A header that explains the fields, then a line for each entry, whose JSON stands in it byte for byte."""
-    yield json.dumps({"format": EXPORT_FORMAT, "site": site, "line": _LINE, "fields": FIELDS})
+def export_lines(
+    rows: Iterable[LedgerRow], site: str, tasks: Mapping[str, Mapping[str, str]] | None = None
+) -> Iterator[str]:
+    """A header that explains the fields, then a line for each entry, whose JSON stands in it byte for byte.
+
+    ``tasks``: name and purpose of each task by the SHA-256 of its document, which entries name as ``task``. The header is not
+    signed; whoever has the document can check what it says of it.
+    """
+    header = {"format": EXPORT_FORMAT, "site": site, "line": _LINE, "fields": FIELDS, "tasks": dict(tasks or {})}
+    yield json.dumps(header)
     previous = EMPTY.digest
     for row in rows:
         signature = "" if row.signature is None else row.signature.hex()

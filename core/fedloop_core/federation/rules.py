@@ -21,6 +21,7 @@ class PolicyRule(StrEnum):
     LEAVING = "leaving"
     DECLINED = "declined"  # a person at the site has decided against it
     TASKS = "tasks"
+    PURPOSES = "purposes"
     CONSORTIUM = "consortium"  # secure aggregation, and nobody at the site has said with whom
     MAXIMUM_EPSILON = "maximum-epsilon"
     REQUIRE_PRIVATE = "require-private"

@@ -28,6 +28,7 @@ from fedloop_core.strict import Misfit, Place, Strict
 from fedloop_core.task.aggregation import Aggregation, Mean, RobustRule
 from fedloop_core.task.central import CentralPrivacy
 from fedloop_core.task.combinations import Part, misfits
+from fedloop_core.task.purpose import Purpose
 
 __all__ = [
     "CnnModel",
@@ -44,6 +45,7 @@ __all__ = [
     "NewtonRaphson",
     "Preprocessing",
     "Privacy",
+    "Purpose",
     "QualityGate",
     "Retraining",
     "Rollout",
@@ -304,6 +306,7 @@ class Task(Strict):
     format: Literal[1]
     name: Annotated[str, Field(pattern=r"^[a-z][a-z0-9\-]{0,62}$")]
     description: str = ""
+    purpose: Purpose | None = None
     features: Annotated[tuple[Feature, ...], Field(min_length=1, max_length=10_000)]
     label: Label
     model: Model
@@ -425,6 +428,11 @@ class Task(Strict):
             Part.NORM_BOUND: math.isfinite(self.gates.update.norm_bound),
         }
         return frozenset(part for part, is_asked in asked.items() if is_asked)
+
+    @property
+    def purpose_name(self) -> str:
+        """What the task is for; empty where it does not say."""
+        return "" if self.purpose is None else self.purpose.name
 
     @property
     def secure(self) -> bool:

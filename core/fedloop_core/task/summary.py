@@ -17,9 +17,10 @@ __all__ = ["describe"]
 
 
 def describe(task: Task) -> tuple[str, ...]:
-    """Features, label, model, training, privacy and artifacts of a task, a line each."""
+    """Purpose, features, label, model, training, privacy and artifacts of a task, a line each."""
     return (
         f"task:     {task.name}{f' ({task.description})' if task.description else ''}",
+        f"purpose:  {_purpose(task)}",
         f"features: {_features(task)}",
         f"label:    {_label(task)}",
         f"model:    {_model(task)}, scaling: {task.preprocessing.scaling}",
@@ -28,6 +29,13 @@ def describe(task: Task) -> tuple[str, ...]:
         f"export:   {', '.join(task.export.targets)}",
         f"digest:   {task.digest.hex()}",
     )
+
+
+def _purpose(task: Task) -> str:
+    purpose = task.purpose
+    if purpose is None:
+        return "none is named: sites that allow some purposes only will refuse it"
+    return f"{purpose.name}{f' ({purpose.text})' if purpose.text else ''}"
 
 
 def _features(task: Task) -> str:

@@ -25,6 +25,7 @@ from fedloop_core.errors import FedloopError, RunCancelled, RunError, UsageError
 from fedloop_server.cli.run_office import any_view, office, queued_name, readable_view, say, served
 
 if TYPE_CHECKING:
+    from fedloop_core.task.document import Task
     from fedloop_server.home import CoordinatorHome
     from fedloop_server.manager.state import Wish
     from fedloop_server.manager.views import RunView
@@ -96,7 +97,7 @@ def start(
     with office(home) as (coordinator, queue):
         members = Members(queue.database).sites()
         plan = planned(coordinator, queue, request, len(active_names(members)))
-        _check_warm(coordinator, plan.task.name, warm_from)
+        _check_warm(coordinator, plan.task, warm_from)
         if dry:
             found = dry_run(plan, members, not_before=request.not_before, every_seconds=request.every_seconds)
             say(found.model_dump_json() if as_json else dry_run_tables(found))
@@ -349,11 +350,14 @@ def _told(home: Path, run: str, *, as_json: bool, taken_back: Wish | None = None
         say(f"{run} is {status}. {step}{unserved}")
 
 
-def _check_warm(coordinator: CoordinatorHome, task: str, version: int | None) -> None:
+def _check_warm(coordinator: CoordinatorHome, task: Task, version: int | None) -> None:
+    from fedloop_server.runs.warm import require_same_purpose
+
     if version is None:
         return
     with closing(coordinator.registry()) as registry:
-        registry.version(task, version)
+        parent = registry.version(task.name, version).run_id
+    require_same_purpose(coordinator.plan(parent).task, task, version)
 
 
 def _raise_unless_finished(view: RunView) -> None:

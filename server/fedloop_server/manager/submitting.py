@@ -77,6 +77,7 @@ def submit(
         plan.run_id,
         task=plan.task.name,
         task_digest=plan.task.digest.hex(),
+        purpose=plan.task.purpose_name,
         sites=plan.expected_sites,
     )
     return queued

@@ -65,6 +65,7 @@ def privacy_of(plan: RunPlan, state: RunState) -> PrivacyStatement:
         releases=tuple(_releases(plan.task)),
         central=_central(plan, state),
         not_protected=tuple(_not_protected(plan.task)),
+        purpose=plan.task.purpose,
     )
 
 
@@ -134,6 +135,7 @@ def lineage_of(plan: RunPlan, state: RunState) -> Lineage:
         task_digest=plan.task.digest.hex(),
         data_fingerprints={member.site: member.data_fingerprint for member in state.members},
         software={name: found for name in _PACKAGES if (found := _version(name))},
+        purpose=plan.task.purpose_name,
     )
 
 

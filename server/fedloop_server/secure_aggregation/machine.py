@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +32,6 @@ from fedloop_core.secure_aggregation.messages import (
     SealedShares,
     SharedKeys,
     ShareKeys,
-    SiteSignature,
     Terms,
     Unmask,
     Unmasking,
@@ -42,7 +42,8 @@ from fedloop_core.secure_aggregation.transcript import (
     members_transcript,
     survivors_text,
 )
-from fedloop_server.secure_aggregation.unmasking import Dealt, Unmasker
+from fedloop_server.secure_aggregation.unmaskable import Dealt, Goal, Unmaskable
+from fedloop_server.secure_aggregation.unmasking import Unmasker
 
 __all__ = ["Dropped", "Goal", "SecureRound", "SecureSum", "Stage"]
 
@@ -56,17 +57,6 @@ class Stage(IntEnum):
     SURVIVORS = 3
     UNMASKING = 4
     OVER = 5
-
-
-@dataclass(frozen=True)
-class Goal:
-    """What is summed; see ``fedloop_core.secure_aggregation.messages.Terms``. ``model_digest`` is of the model of this round."""
-
-    task_digest: bytes
-    model_digest: bytes
-    values: int
-    largest_value: float
-    total_weight: int
 
 
 @dataclass(frozen=True)
@@ -127,7 +117,50 @@ class SecureRound:
         self._arrived: set[str] = set()
         self._survivors: tuple[str, ...] = ()
         self._confirmed: dict[str, bytes] = {}
+        self._unmaskable: Unmaskable | None = None
         self._unmasker: Unmasker | None = None
+
+    @classmethod
+    def unmasking(cls, kept: Unmaskable, masked: NDArray[np.uint64], *, minimum_sites: int = LEAST_SITES) -> Self:
+        """An instance of an earlier process, at its last stage; shares that were taken are to be taken again.
+
+        Args:
+            kept: its ``unmaskable``.
+            masked: its ``masked`` of then, which is changed in place.
+            minimum_sites: as for all.
+
+        Raises:
+            SecureAggregationRefused: the vector has another length.
+        """
+        round_ = cls(kept.instance, {}, minimum_sites=minimum_sites)
+        fits = masked.shape == (kept.values + 1,) and masked.dtype == np.uint64
+        cls._require(fits, "values", "the masked sum has another length.")
+        round_.stage = Stage.UNMASKING
+        round_._goal, round_._threshold, round_._survivors = kept.goal, kept.threshold, kept.survivors
+        round_._total = masked
+        round_._waiting = {site for site, _ in kept.signed}
+        round_._unmaskable, round_._unmasker = kept, Unmasker(kept)
+        return round_
+
+    @property
+    def unmaskable(self) -> Unmaskable | None:
+        """What unmasking needs besides ``masked`` and shares; None before one list of survivors is settled."""
+        return self._unmaskable
+
+    @property
+    def masked(self) -> NDArray[np.uint64]:
+        """The sum of the vectors that have arrived, under its masks until ``sum``. [values + 1]."""
+        return self._total
+
+    @property
+    def helpers(self) -> frozenset[str]:
+        """Sites that have released their shares."""
+        return frozenset() if self._unmasker is None else frozenset(self._unmasker.helpers)
+
+    @property
+    def has_enough_shares(self) -> bool:
+        """Whether ``sum`` needs no more of them."""
+        return self._unmasker is not None and len(self.helpers) >= self._threshold
 
     @property
     def waiting(self) -> frozenset[str]:
@@ -258,30 +291,19 @@ class SecureRound:
             self._confirmed[site] = answer.signature
 
     def ask_unmasking(self) -> dict[str, Unmask]:
-        """Closes the stage of survivors.
+        """Closes the stage of survivors; later the question again, to those who have not answered.
+
+        Before it is sent, ``unmaskable`` and ``masked`` must be where another process finds them: no site releases shares in two instances
+        of a round.
 
         Raises:
             SecureAggregationRefused: too few have signed.
         """
-        self._close(Stage.SURVIVORS, Stage.UNMASKING, self._confirmed, max(self._threshold, self._minimum))
-        dealt = {
-            site: Dealt(
-                self._cohort[site].mask_key,
-                self._dealt[site].seed_commitment,
-                {digests.site: (digests.seed, digests.key) for digests in self._dealt[site].digests},
-            )
-            for site in self._members
-        }
-        self._unmasker = Unmasker(
-            self.instance,
-            cohort=self._transcript,
-            holders=tuple(sorted(self._cohort)),
-            dealt=dealt,
-            survivors=self._survivors,
-            threshold=self._threshold,
-        )
-        signatures = tuple(SiteSignature(site, self._confirmed[site]) for site in sorted(self._confirmed))
-        return dict.fromkeys(sorted(self._confirmed), Unmask(self.instance, signatures))
+        if self._unmaskable is None:
+            self._close(Stage.SURVIVORS, Stage.UNMASKING, self._confirmed, max(self._threshold, self._minimum))
+            self._unmaskable = self._settled()
+            self._unmasker = Unmasker(self._unmaskable)
+        return dict.fromkeys(sorted(self._waiting), self._unmaskable.question)
 
     def take_unmasking(self, site: str, answer: Unmasking) -> None:
         """Takes shares of the others' secrets; of all that fit, ``threshold`` are needed for each secret.
@@ -313,6 +335,36 @@ class SecureRound:
                 reason="weight",
             )
         return SecureSum(whole[:-1], weight, self._survivors, self.dropped)
+
+    def _settled(self) -> Unmaskable:
+        goal, holders = self._goal, tuple(sorted(self._cohort))
+        if goal is None:
+            raise SecureAggregationRefused("nothing is summed yet.", reason="stage")
+        dealt = tuple(
+            Dealt(
+                site=site,
+                mask_key=self._cohort[site].mask_key,
+                seed_commitment=self._dealt[site].seed_commitment,
+                digests=tuple((digests.seed, digests.key) for digests in self._dealt[site].digests),
+            )
+            for site in self._members
+        )
+        return Unmaskable(
+            run_id=self.instance.run_id,
+            round=self.instance.round,
+            number=self.instance.number,
+            task_digest=goal.task_digest,
+            model_digest=goal.model_digest,
+            values=goal.values,
+            largest_value=goal.largest_value,
+            total_weight=goal.total_weight,
+            threshold=self._threshold,
+            cohort=self._transcript,
+            holders=holders,
+            dealt=dealt,
+            survivors=self._survivors,
+            signed=tuple(sorted(self._confirmed.items())),
+        )
 
     @contextmanager
     def _judged(self, site: str, stage: Stage, instance: Instance) -> Iterator[None]:

@@ -6,63 +6,35 @@ others take ``k + k * d`` masks off, piece by piece.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedloop_core.errors import SecureAggregationRefused
 from fedloop_core.secure_aggregation.agreement import KeyPair, pair_key, self_key
-from fedloop_core.secure_aggregation.identity import Instance
 from fedloop_core.secure_aggregation.masks import MaskStream
 from fedloop_core.secure_aggregation.messages import Share, Unmasking
 from fedloop_core.secure_aggregation.sharing import join_shares
 from fedloop_core.secure_aggregation.transcript import members_transcript, seed_commitment, share_digest
+from fedloop_server.secure_aggregation.unmaskable import Unmaskable
 
-__all__ = ["Dealt", "Unmasker"]
-
-
-@dataclass(frozen=True)
-class Dealt:
-    """What a member has told: its public mask key, the commitment to its seed, and for each holder digests of both shares."""
-
-    mask_key: bytes
-    seed_commitment: bytes
-    digests: Mapping[str, tuple[bytes, bytes]]
+__all__ = ["Unmasker"]
 
 
 class Unmasker:
-    """Collects shares and takes masks off.
+    """Collects shares and takes masks off; a share's place is its holder's."""
 
-    Args:
-        instance: whose masks.
-        cohort: transcript of the cohort.
-        holders: the cohort in order; a share's place is its holder's.
-        dealt: what each member has told; the members are who masks are between.
-        survivors: members whose vectors are in the sum.
-        threshold: shares that give a secret back.
-    """
-
-    def __init__(
-        self,
-        instance: Instance,
-        *,
-        cohort: bytes,
-        holders: tuple[str, ...],
-        dealt: Mapping[str, Dealt],
-        survivors: tuple[str, ...],
-        threshold: int,
-    ) -> None:
-        self._instance = instance
-        self._cohort = cohort
-        self._places = {holder: place for place, holder in enumerate(holders)}
-        self._dealt = dealt
-        self._survivors = survivors
-        self._missing = tuple(site for site in sorted(dealt) if site not in survivors)
-        self._threshold = threshold
-        self._members = members_transcript(cohort, sorted(dealt))
-        self._shares: dict[str, dict[int, bytes]] = {site: {} for site in dealt}
+    def __init__(self, kept: Unmaskable) -> None:
+        self._instance = kept.instance
+        self._cohort = kept.cohort
+        self._places = {holder: place for place, holder in enumerate(kept.holders)}
+        self._dealt = {dealt.site: dealt for dealt in kept.dealt}
+        self._survivors = kept.survivors
+        self._missing = tuple(site for site in sorted(self._dealt) if site not in kept.survivors)
+        self._threshold = kept.threshold
+        self._members = members_transcript(kept.cohort, sorted(self._dealt))
+        self._shares: dict[str, dict[int, bytes]] = {site: {} for site in self._dealt}
         self._helpers: set[str] = set()
 
     @property
@@ -109,7 +81,7 @@ class Unmasker:
                 stream.apply(mask, total, add=survivor > missing)
 
     def _check(self, holder: str, share: Share, which: int) -> None:
-        told = self._dealt[share.site].digests[holder][which]
+        told = self._dealt[share.site].digests[self._places[holder]][which]
         if share_digest(self._cohort, share.site, holder, share.content) != told:
             raise SecureAggregationRefused(
                 f"site {holder} gave a share of site {share.site} that is not what that site dealt.",
