@@ -4,78 +4,23 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import pytest
+from tests.simulation.secure_sites import SEED, Watched, rows_of, task_of
 
 from fedloop_clients.daemon import SiteDaemon
-from fedloop_clients.endpoint import Question, Reply, SiteEndpoint
+from fedloop_clients.endpoint import SiteEndpoint
 from fedloop_clients.outbox import Outbox
 from fedloop_clients.secure_aggregation.policy import AggregationPolicy
 from fedloop_clients.secure_aggregation.updates import SecureUpdates
 from fedloop_core.errors import PolicyRefused
 from fedloop_core.task.document import Task
-from fedloop_core.task.presets import load_preset
-from fedloop_proto.coordination.v1.coordination_pb2 import Answer, Envelope, Instruction, SignedAnswer
+from fedloop_proto.coordination.v1.coordination_pb2 import Answer, SignedAnswer
 from fedloop_server.runs.events import RoundClosed
-from fedloop_simulations.data import SiteRows, load_world
 from fedloop_simulations.keys import rehearsal_key
 
-SEED = 7
 Make = Callable[..., Any]
-
-
-def task_of(secure: bool, *, epsilon: float = float("inf"), **aggregation: object) -> Task:
-    document = load_preset("breast-cancer").model_dump()
-    document["rounds"] |= {"count": 3, "weighting": "rows", "evaluate_every": 0, "quorum": 0.6}
-    document["training"] |= {"local_steps": 4}
-    document["privacy"] |= {"epsilon": epsilon}
-    document["aggregation"] = {"rule": "mean", "secure": secure, **aggregation}
-    return Task.model_validate(document, strict=False)
-
-
-def rows_of(task: Task, count: int) -> tuple[SiteRows, ...]:
-    """Sites of unequal size, cut from the preset's."""
-    north, *others = load_world(task, seed=SEED).sites
-    rows = north.train
-    for other in others:
-        rows = rows.concatenate(other.train)
-    size = len(rows) // count
-    return tuple(
-        SiteRows(f"ward-{at}", rows.take(np.arange(at * size, (at + 1) * size - 2 * at)), north.evaluation)
-        for at in range(count)
-    )
-
-
-@dataclass
-class Watched:
-    """Every answer that leaves sites, by kind; ``dying`` sites answer nothing of one kind from a round on."""
-
-    dying: dict[str, tuple[str, int]] = field(default_factory=dict)
-    replies: list[tuple[str, str, int, Reply]] = field(default_factory=list)
-
-    def wrap(self, site: SiteEndpoint) -> SiteEndpoint:
-        watched = self
-
-        class Between:
-            def answer(self, question: Question) -> Reply:
-                instruction = Instruction.FromString(Envelope.FromString(question.envelope).instruction)
-                kind = str(instruction.WhichOneof("work"))
-                if kind == "aggregate_securely":
-                    kind = instruction.aggregate_securely.WhichOneof("question") or "advertise_keys"
-                dies = watched.dying.get(instruction.site)
-                if dies is not None and dies[0] == kind and instruction.round >= dies[1]:
-                    raise RuntimeError("this site is away")
-                reply = site.answer(question)
-                watched.replies.append((instruction.site, kind, instruction.round, reply))
-                return reply
-
-        return Between()
-
-    def arrays(self, kind: str) -> list[dict[str, np.ndarray]]:
-        return [dict(reply.arrays) for _, told, _, reply in self.replies if told == kind]
 
 
 def finished(federation: Make, task: Task, count: int, watched: Watched, **more: Any) -> Any:

@@ -2,7 +2,7 @@
 
 Whoever changes a run writes its journal and the database in turns. While the database's write lock is held its content stands
 still, so that content together with the present length of a journal is a state in which the coordinator really was. Old
-checkpoints are the one thing that is ever deleted, and are not while a backup is written.
+checkpoints, and sums that were unmasked, are all that is ever deleted, and are not while a backup is written.
 """
 
 from __future__ import annotations

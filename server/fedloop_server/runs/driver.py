@@ -218,6 +218,10 @@ class RunDriver:
 
     def _round(self) -> None:
         number = self._journal.state.completed_rounds + 1
+        self._close(number, self._taken_up(number) or self._asked(number))
+
+    def _asked(self, number: int) -> OpenRound:
+        """A round whose sites were asked, with what they answered."""
         self.exchange.look()
         self._joining.welcome()
         self._note_revoked(number)
@@ -227,11 +231,8 @@ class RunDriver:
         asked = self._sample(tuple(members), number) if lost is None else _again(lost.asked or lost.folded, members)
         answering = asked if lost is None else _again(lost.folded, members)
         self._journal.record(RoundOpened(round=number, asked=asked, unix=self._now_unix()))
-        rows = sum(member.rows for member in self._journal.state.members)
         chosen = {site: members[site] for site in asked}
-        state = self._journal.state
-        algorithm = algorithm_of(self._task, rows) if self._central is None else self._central.algorithm(number, state)
-        opened = OpenRound(self._task, number, chosen, self._model, algorithm, self._clock, state.rounds)
+        opened = self._opened(number, chosen)
         opened.progress.refused.update(set(asked).difference(answering))
         if isinstance(self._task.aggregation, RobustRule):
             require_updates(self._task.aggregation, [chosen[site].weight for site in answering])
@@ -242,15 +243,42 @@ class RunDriver:
             except UpdateRefused as error:
                 opened.progress.refused.add(reply.site)
                 self._leave_out(refused_by_gate(reply, error), number)
-        progress = opened.progress
-        if self._task.secure and progress.decide(math.inf) is not Verdict.FAIL:
+        if self._task.secure and opened.progress.decide(math.inf) is not Verdict.FAIL:
             opened.fold_sum(self._sum_securely(number, opened))
+        return opened
+
+    def _opened(self, number: int, chosen: Mapping[str, Member]) -> OpenRound:
+        state = self._journal.state
+        rows = sum(member.rows for member in state.members)
+        algorithm = algorithm_of(self._task, rows) if self._central is None else self._central.algorithm(number, state)
+        return OpenRound(self._task, number, chosen, self._model, algorithm, self._clock, state.rounds)
+
+    def _taken_up(self, number: int) -> OpenRound | None:
+        """A round whose masked sum an earlier attempt has left, with that very sum; None: there is none that comes about."""
+        found = self._journal.sums.find(number) if self._task.secure else None
+        members = {member.site: member for member in self._journal.state.members}
+        if found is None or not members.keys() >= set(found.gathered.asked):
+            return None
+        opened = self._opened(number, {site: members[site] for site in found.gathered.asked})
+        if opened.goal != found.sum.goal:
+            _LOG.warning("run %s, round %d: a masked sum that was kept is of another model", self._plan.run_id, number)
+            return None
+        self._journal.record(RoundOpened(round=number, asked=found.gathered.asked, unix=self._now_unix()))
+        opened.take_up(found.gathered)
+        summed = self._sums.finish(found, self._summed(number, opened))
+        if summed is None:
+            return None
+        opened.fold_sum(summed)
+        return opened
+
+    def _close(self, number: int, opened: OpenRound) -> None:
+        progress, lost = opened.progress, self._journal.state.lost
         if progress.decide(math.inf) is Verdict.FAIL:
             out = self._out_of_round(number)
             rest, rule = sorted(progress.pending), self._task.aggregation
             enough = isinstance(rule, RobustRule) and progress.needed == rule.least_updates
             raise (TooFewUpdates if enough else QuorumNotReached)(
-                f"round {number}: {len(progress.answered)} of {len(asked)} sites answered; {progress.needed} are needed"
+                f"round {number}: {len(progress.answered)} of {len(progress.asked)} sites answered; {progress.needed} are needed"
                 f"{f': {rule.need}' if isinstance(rule, RobustRule) and enough else ''}. "
                 f"{self._who_waits(out)}{f'Not waited for: {_listed(rest)}. ' if rest else ''}"
                 f"Left out: {_who_is_out(out)}."
@@ -260,7 +288,9 @@ class RunDriver:
         checkpoint = self._journal.save_checkpoint(f"round-{number}", arrays)
         self._journal.patiently(self.exchange.keep)
         took = self._clock() - before
-        left_out = tuple(out for out in self._journal.state.left_out if out.round == number and out.site in asked)
+        left_out = tuple(
+            out for out in self._journal.state.left_out if out.round == number and out.site in progress.asked
+        )
         noised, central = opened.noised, None
         if self._central is not None and noised is not None:
             central = self._central.told(noised, self._journal.state)
@@ -270,20 +300,29 @@ class RunDriver:
         self._journal.record(closed)
         self._journal.thin()
 
-    def _sum_securely(self, number: int, opened: OpenRound) -> SecureSum | None:
-        """The sum of the updates that sites keep; None when it did not come about, and the journal says who was lost."""
+    @property
+    def _sums(self) -> SecureSums:
         if self._secure is None:
             self._secure = SecureSums(
                 self.exchange,
+                self._journal.sums,
                 run_id=self._plan.run_id,
                 attempt=self._journal.state.attempt,
                 minimum_sites=self._task.aggregation.least_updates,
                 deadline_seconds=self._task.rounds.deadline_seconds,
                 rounds=self._task.rounds.count,
             )
-        summed = Summed(number, opened.goal, opened.trained, lambda failure: self._leave_out(failure, number))
+        return self._secure
+
+    def _summed(self, number: int, opened: OpenRound) -> Summed:
+        return Summed(
+            number, opened.goal, opened.trained, opened.gathered, lambda failure: self._leave_out(failure, number)
+        )
+
+    def _sum_securely(self, number: int, opened: OpenRound) -> SecureSum | None:
+        """The sum of the updates that sites keep; None when it did not come about, and the journal says who was lost."""
         try:
-            return self._secure.sum(summed)
+            return self._sums.sum(self._summed(number, opened))
         except SecureAggregationRefused as error:
             _LOG.warning("run %s, round %d: %s", self._plan.run_id, number, error)
             return None

@@ -15,6 +15,7 @@ from fedloop_core.errors import ContentDamaged, StorageError
 from fedloop_server.runs.events import Event, EventAdapter
 from fedloop_server.runs.room import Room, with_room
 from fedloop_server.runs.state import RunState, apply
+from fedloop_server.runs.sums import KeptSums
 from fedloop_server.runs.thinning import thin
 
 __all__ = ["RunJournal"]
@@ -47,6 +48,7 @@ class RunJournal:
         self._room = room
         self._length = 0  # bytes of the events that count
         self._doubtful = False  # whether a failed append may have left more than these
+        self.sums = KeptSums(folder, durable=durable, patiently=self.patiently)
         self.state = self._replay()
 
     def record(self, event: Event) -> RunState:
@@ -119,7 +121,7 @@ class RunJournal:
         return arrays
 
     def thin(self) -> None:
-        """Deletes all checkpoints but the last two: the run goes on from the last one, or from the one before it."""
+        """Deletes what no resume needs: all checkpoints but the last two, and sums that were unmasked."""
         thin(self._folder, frozenset(tuple(self._digests())[-_KEPT:]))
 
     def _digests(self) -> dict[str, str]:

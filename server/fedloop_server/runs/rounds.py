@@ -29,6 +29,7 @@ from fedloop_server.runs.model import RunModel
 from fedloop_server.runs.plausible import check_measured
 from fedloop_server.runs.replies import SiteAnswer
 from fedloop_server.runs.round import RoundProgress
+from fedloop_server.runs.sums import Gathered
 from fedloop_server.secure_aggregation.machine import Goal, SecureSum
 
 __all__ = ["OpenRound", "question_of"]
@@ -145,6 +146,25 @@ class OpenRound:
     def trained(self) -> dict[str, int]:
         """The weights of the sites that have answered."""
         return {site: self._members[site].weight for site in sorted(self.progress.answered)}
+
+    @property
+    def gathered(self) -> Gathered:
+        """What is known of the round while its sum is made."""
+        return Gathered(
+            asked=tuple(sorted(self.progress.asked)),
+            answered=tuple(sorted(self.progress.answered)),
+            measured=tuple(self._measured),
+            spends=tuple(self._spends),
+            took=tuple(self._took),
+        )
+
+    def take_up(self, gathered: Gathered) -> None:
+        """Goes on from what an earlier process knew."""
+        self.progress.answered.update(gathered.answered)
+        self.progress.refused.update(set(gathered.asked).difference(gathered.answered))
+        self._measured.extend(gathered.measured)
+        self._spends.extend(gathered.spends)
+        self._took.extend(gathered.took)
 
     def fold_sum(self, summed: SecureSum | None) -> None:
         """Adds the sum that secure aggregation gave; sites whose update is not in it have not answered.

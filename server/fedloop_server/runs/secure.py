@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fedloop_core.arrays import NamedArrays
 from fedloop_core.errors import SecureAggregationRefused
@@ -20,6 +20,7 @@ from fedloop_core.secure_aggregation.messages import (
 from fedloop_proto.coordination.v1.coordination_pb2 import AggregateSecurely, Instruction, SecurelyAggregated
 from fedloop_server.runs.exchange import Exchange
 from fedloop_server.runs.replies import SiteFailure
+from fedloop_server.runs.sums import FoundSum, Gathered, KeptSums
 from fedloop_server.secure_aggregation.machine import Goal, SecureRound, SecureSum
 
 __all__ = ["SecureSums", "Summed"]
@@ -32,11 +33,15 @@ _NUMBERS_OF_AN_ATTEMPT = 16  # a try of a later attempt has a higher number than
 
 @dataclass(frozen=True)
 class Summed:
-    """What a round has to sum: the agreed weights of the sites that have trained, and who is told of each site that is lost."""
+    """What a round has to sum: the agreed weights of the sites that have trained, and who is told of each site that is lost.
+
+    ``gathered`` is what else the round knows.
+    """
 
     round: int
     goal: Goal
     weights: Mapping[str, int]
+    gathered: Gathered
     fail: Callable[[SiteFailure], None]
 
 
@@ -47,6 +52,7 @@ class SecureSums:
 
     Args:
         exchange: reaches the sites.
+        kept: what another process needs to finish a sum.
         run_id: of the run.
         attempt: its number.
         minimum_sites: fewest behind a sum.
@@ -57,6 +63,7 @@ class SecureSums:
     def __init__(
         self,
         exchange: Exchange,
+        kept: KeptSums,
         *,
         run_id: str,
         attempt: int,
@@ -65,6 +72,7 @@ class SecureSums:
         rounds: int,
     ) -> None:
         self._exchange = exchange
+        self._kept = kept
         self._run_id = run_id
         self._attempt = attempt
         self._minimum = minimum_sites
@@ -75,9 +83,13 @@ class SecureSums:
     def sum(self, summed: Summed) -> SecureSum:
         """The sum; sites that were lost in one try are not asked in the next.
 
+        None follows one whose shares were asked for: who has released them takes part in no other, and what is missing another attempt
+        may still be told.
+
         Raises:
             AttemptBehind, RunCancelled: as the exchange.
             SecureAggregationRefused: no try came to its end; of the last one, why.
+            StorageError: what another process would need cannot be kept.
         """
         sites = set(summed.weights)
         for number in range(1, _TRIES + 1):
@@ -87,11 +99,38 @@ class SecureSums:
                 return self._through(machine, summed)
             except SecureAggregationRefused as error:
                 lost = {dropped.site for dropped in machine.dropped}
-                if number == _TRIES or len(sites - lost) < self._minimum or not lost:
+                asked = machine.unmaskable is not None
+                if asked or number == _TRIES or len(sites - lost) < self._minimum or not lost:
                     raise
                 sites -= lost
                 _LOG.warning("run %s, round %d: %s Another try follows.", self._run_id, summed.round, error.message)
         raise SecureAggregationRefused("no sum was tried.", reason="survivors")
+
+    def finish(self, found: FoundSum, summed: Summed) -> SecureSum | None:
+        """The very sum whose shares an earlier attempt has asked for, or was about to; None: it does not come about.
+
+        Sites that still hold what they had answered answer the same; no more of them are asked than the sum needs.
+
+        Raises:
+            AttemptBehind, RunCancelled: as the exchange.
+            StorageError: an answer cannot be kept.
+        """
+        lost: list[SiteFailure] = []
+        try:
+            machine = SecureRound.unmasking(found.sum, found.masked, minimum_sites=self._minimum)
+            for site, answer in found.answers.items():
+                machine.take_unmasking(site, decode(Unmasking, answer))
+            if not machine.has_enough_shares:
+                self._unmask(machine, replace(summed, fail=lost.append))
+            result = self._as_agreed(machine.sum(), summed)
+        except SecureAggregationRefused as error:  # the round begins another, and says then who is lost
+            _LOG.warning(
+                "run %s, round %d: the sum of an earlier attempt is given up: %s", self._run_id, summed.round, error
+            )
+            return None
+        for failure in lost:
+            summed.fail(failure)
+        return result
 
     def _machine(self, round_: int, number: int) -> SecureRound:
         """That of a try; of the first one, where sites have told keys for it already, with these."""
@@ -118,8 +157,14 @@ class SecureSums:
         ):
             work = {site: AggregateSecurely(**{field: encode(asked)}) for site, asked in ask().items()}
             self._ask(machine, summed, work, take)
+        machine.ask_unmasking()
+        if machine.unmaskable is not None:
+            self._kept.keep(machine.unmaskable, summed.gathered, machine.masked)
         self._unmask(machine, summed)
-        result = machine.sum()
+        return self._as_agreed(machine.sum(), summed)
+
+    @staticmethod
+    def _as_agreed(result: SecureSum, summed: Summed) -> SecureSum:
         agreed = sum(summed.weights[site] for site in result.survivors)
         if result.weight != agreed:
             raise SecureAggregationRefused(
@@ -144,6 +189,7 @@ class SecureSums:
 
     def _take_unmasking(self, machine: SecureRound, site: str, told: SecurelyAggregated, _: NamedArrays) -> None:
         machine.take_unmasking(site, decode(Unmasking, told.answer))
+        self._kept.add(machine.instance.round, site, told.answer)
         if self._next is not None and told.advertisement:
             try:
                 self._next.take_keys(site, decode(Advertisement, told.advertisement))

@@ -1,4 +1,4 @@
-"""Old checkpoints: what no resume needs any more is deleted after a round, unless a backup is being written meanwhile.
+"""Old checkpoints and unmasked sums: what no resume needs any more is deleted after a round, unless a backup is being written.
 
 Both lock the folder itself, so that it does not matter as whom a backup runs: it needs to be able to read, no more.
 """
@@ -15,6 +15,9 @@ from pathlib import Path
 __all__ = ["nothing_is_thinned", "thin"]
 
 _LOG = logging.getLogger(__name__)
+
+# Of a sum its lines before its vector, so that what is left of an end in between is nothing; and what an end in mid-write has left.
+_PATTERNS = ("unmasking-*.jsonl", "unmasking-*.masked", ".unmasking-*.part", "round-*.safetensors")
 
 
 @contextmanager
@@ -36,7 +39,7 @@ def nothing_is_thinned(runs: Path) -> Iterator[None]:
 
 
 def thin(run: Path, kept: frozenset[str]) -> int:
-    """Deletes the checkpoints of a run but those that are named; returns how many went, none while a backup is written.
+    """Deletes the checkpoints of a run but those that are named, and its sums; returns how many files went, none while a backup is written.
 
     What cannot be deleted stays, and is told in the log: nothing depends on it.
     """
@@ -45,7 +48,7 @@ def thin(run: Path, kept: frozenset[str]) -> int:
         descriptor = os.open(run.parent, os.O_RDONLY | os.O_DIRECTORY)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            for path in run.glob("round-*.safetensors"):
+            for path in (found for pattern in _PATTERNS for found in run.glob(pattern)):
                 if path.name not in kept:
                     path.unlink()
                     gone += 1
