@@ -1,8 +1,10 @@
 """What a site has answered, and which runs it knows: kept so that a repeated question is a repeated answer.
 
 A question that was answered before gets the same result and the same arrays again, under the instruction that asks now, and
-is charged once. Bodies of old answers are dropped to bound the disk; their keys stay, so that a replayed question is refused
-instead of answered anew.
+is charged once. Bodies of old answers are dropped to bound the disk, and deleted when they have been kept for as long as the
+site's people allow; their keys stay, so that a replayed question is refused instead of answered anew.
+
+What is dropped or deleted is overwritten in the file (``secure_delete``), and the log beside it is cut.
 """
 
 from __future__ import annotations
@@ -10,8 +12,9 @@ from __future__ import annotations
 import os
 import sqlite3
 import threading
+import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,14 +26,15 @@ from fedloop_core.arrays import NamedArrays, PackedArrays, pack_arrays, unpack_a
 from fedloop_core.errors import EnvelopeRefused
 from fedloop_core.secure_aggregation.identity import Instance
 
-__all__ = ["NEVER", "KeptResult", "KnownRun", "Outbox"]
+__all__ = ["NEVER", "KeptAnswers", "KeptResult", "KnownRun", "Outbox"]
 
 NEVER = -1
 """Below every attempt."""
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS answer (
-    sequence INTEGER PRIMARY KEY, key BLOB NOT NULL UNIQUE, body BLOB, layout TEXT, arrays BLOB
+    sequence INTEGER PRIMARY KEY, key BLOB NOT NULL UNIQUE, body BLOB, layout TEXT, arrays BLOB,
+    kept_unix INTEGER NOT NULL DEFAULT 0
 ) STRICT;
 CREATE TABLE IF NOT EXISTS run (
     run_id TEXT PRIMARY KEY, attempt INTEGER NOT NULL, task BLOB NOT NULL, rows_said INTEGER NOT NULL,
@@ -56,6 +60,15 @@ class KeptResult:
 
 
 @dataclass(frozen=True)
+class KeptAnswers:
+    """How many answers are kept whole, their bytes, and when the oldest was kept (seconds since 1970; 0 where none is)."""
+
+    answers: int
+    bytes: int
+    oldest_unix: int
+
+
+@dataclass(frozen=True)
 class KnownRun:
     """A run that this site was asked about.
 
@@ -78,12 +91,20 @@ class Outbox:
         path: the file, readable by its owner alone.
         keep_answers: how many answers are kept whole.
         keep_bytes: how many bytes they may have together; the newest is always kept.
+        clock: seconds since 1970.
 
     Raises:
         StorageError: the file cannot be opened.
     """
 
-    def __init__(self, path: Path | str, *, keep_answers: int = 256, keep_bytes: int = 2**30) -> None:
+    def __init__(
+        self,
+        path: Path | str,
+        *,
+        keep_answers: int = 256,
+        keep_bytes: int = 2**30,
+        clock: Callable[[], int] = lambda: int(time.time()),
+    ) -> None:
         self._name = str(path)
         self._failures = StorageErrors(f"outbox {path}", "Free space, or correct rights.")
         self._lock = (
@@ -91,6 +112,7 @@ class Outbox:
         )  # one connection: a transaction of one thread must not take in another's statements
         self._keep_answers = keep_answers
         self._keep_bytes = keep_bytes
+        self._clock = clock
         with self._failures:
             if self._name != ":memory:":
                 Path(path).parent.mkdir(parents=True, exist_ok=True)
@@ -98,14 +120,12 @@ class Outbox:
             self._connection = sqlite3.connect(self._name, isolation_level=None, check_same_thread=False)
             self._connection.execute("PRAGMA journal_mode = WAL")
             self._connection.execute("PRAGMA synchronous = FULL")
+            self._connection.execute("PRAGMA secure_delete = ON")
             self._connection.executescript(_SCHEMA)
             self._add_column("run", "trained INTEGER NOT NULL DEFAULT 0")
             self._add_column("run", "left_out TEXT NOT NULL DEFAULT ''")
-            self._kept: deque[tuple[int, int]] = deque(
-                self._connection.execute(
-                    "SELECT sequence, length(body) + length(arrays) FROM answer WHERE body IS NOT NULL ORDER BY sequence"
-                )
-            )
+            self._add_column("answer", "kept_unix INTEGER NOT NULL DEFAULT 0")
+            self._kept = self._kept_whole()
         self._bytes = sum(size for _, size in self._kept)
 
     def find(self, key: bytes) -> KeptResult | None:
@@ -163,6 +183,38 @@ class Outbox:
                 self._bytes -= self._kept.popleft()[1]
             self._kept.append((sequence, size))
             self._bytes += size
+
+    def kept(self) -> KeptAnswers:
+        """What is kept whole just now."""
+        with self._using():
+            answers, size, oldest = self._connection.execute(
+                "SELECT count(*), coalesce(sum(length(body) + length(arrays)), 0), coalesce(min(kept_unix), 0) FROM answer"
+                " WHERE body IS NOT NULL"
+            ).fetchone()
+        return KeptAnswers(answers, size, oldest)
+
+    def forget(self, kept_before_unix: int) -> int:
+        """Deletes the answers that were kept before a moment; their questions, asked again, are refused. Returns how many.
+
+        An answer whose moment is not known, or has not come since the clock was ahead, counts as kept now.
+
+        Raises:
+            StorageError: the file cannot be written; what was not deleted is deleted by the next call.
+        """
+        now = self._clock()
+        with self._using():
+            self._connection.execute(
+                "UPDATE answer SET kept_unix = ? WHERE body IS NOT NULL AND (kept_unix = 0 OR kept_unix > ?)",
+                (now, now),
+            )
+            gone = self._connection.execute(
+                "UPDATE answer SET body = NULL, layout = NULL, arrays = NULL WHERE body IS NOT NULL AND kept_unix < ?",
+                (kept_before_unix,),
+            ).rowcount
+            self._kept = self._kept_whole()
+            self._bytes = sum(size for _, size in self._kept)
+            self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        return gone
 
     def charged(self) -> tuple[Head, ...]:
         """The ledger's reservations for the result that was kept last: settled or not, they carry nothing else."""
@@ -258,6 +310,14 @@ class Outbox:
             if self._connection.in_transaction:
                 self._connection.execute("ROLLBACK")
 
+    def _kept_whole(self) -> deque[tuple[int, int]]:
+        """Number and bytes of each answer that is kept whole, oldest first."""
+        return deque(
+            self._connection.execute(
+                "SELECT sequence, length(body) + length(arrays) FROM answer WHERE body IS NOT NULL ORDER BY sequence"
+            )
+        )
+
     def _add_column(self, table: str, column: str) -> None:
         """A file of an earlier release has not got it yet."""
         known = {row[1] for row in self._connection.execute(f"PRAGMA table_info({table})")}
@@ -283,5 +343,7 @@ class Outbox:
         return dropped
 
     def _insert(self, row: tuple[bytes, bytes, str, bytes]) -> int:
-        cursor = self._connection.execute("INSERT INTO answer (key, body, layout, arrays) VALUES (?, ?, ?, ?)", row)
+        cursor = self._connection.execute(
+            "INSERT INTO answer (key, body, layout, arrays, kept_unix) VALUES (?, ?, ?, ?, ?)", (*row, self._clock())
+        )
         return cursor.lastrowid or 0

@@ -13,6 +13,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 
 from fedloop_clients.policy import Budget, SiteConfig, SitePolicy
 from fedloop_core.federation.names import SiteName
+from fedloop_core.processes.logs import LOG_DAYS
 from fedloop_core.settings_file import parse_settings, read_settings
 from fedloop_core.strict import Strict
 
@@ -21,6 +22,7 @@ __all__ = [
     "BudgetSettings",
     "ComputeSettings",
     "DataSettings",
+    "RetentionSettings",
     "SiteSettings",
     "load_settings",
     "parse_site_settings",
@@ -30,6 +32,7 @@ __all__ = [
 DEFAULT_MISSING = ("", "?", "na", "n/a", "nan", "null", "none")
 """Cells that mean a missing value unless the site says otherwise."""
 
+_MOST_DAYS = 3650
 _DEVICE = re.compile(r"cuda:\d{1,3}")
 
 
@@ -84,6 +87,18 @@ class ComputeSettings(Strict):
     memory_share: Annotated[float, Field(gt=0, le=1)] = 0.8
 
 
+class RetentionSettings(Strict):
+    """How long the site keeps what it need not keep for ever, in days.
+
+    ``outbox_days``: answers, with the updates in them; a question that is asked again later is refused. ``feedback_days``: labelled
+    examples from devices, where that is less than the task says. ``log_days``: a line of a process's log.
+    """
+
+    outbox_days: Annotated[int, Field(ge=1, le=_MOST_DAYS)] = 30
+    feedback_days: Annotated[int, Field(ge=1, le=_MOST_DAYS)] | None = None
+    log_days: Annotated[int, Field(ge=2, le=_MOST_DAYS)] = LOG_DAYS
+
+
 class SiteSettings(Strict):
     """The whole file. ``proxy`` works for Flower and for the hub; ``health_port`` is on loopback, 0 for none."""
 
@@ -95,6 +110,7 @@ class SiteSettings(Strict):
     budget: BudgetSettings
     policy: SitePolicy = SitePolicy()
     compute: ComputeSettings = ComputeSettings()
+    retention: RetentionSettings = RetentionSettings()
 
     def config(self) -> SiteConfig:
         """What the daemon enforces."""
@@ -162,4 +178,9 @@ paused = false
 [compute]
 devices = "auto"   # "auto", "cpu", or the GPUs to train on, such as ["cuda:0", "cuda:1"]
 memory_share = 0.8 # of a GPU's free memory
+
+# How long what is not kept for ever is kept, in days: `fedloop site retention` shows what is held and when it goes.
+[retention]
+outbox_days = 30 # answers, with the updates in them; after that, a repeated question is refused
+log_days = 90
 """

@@ -576,3 +576,26 @@ def test_each_run_is_in_the_sites_log_with_its_purpose(tmp_path: Path, purpose: 
     (begun,) = [entry for entry in site.log.entries() if entry.action is AuditAction.RUN_STARTED]
     assert begun.details["purpose"] == purpose
     assert begun.details["task_digest"] == site.task.digest.hex()
+
+
+# --- answers that were deleted ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("restarted", [False, True], ids=["in the same process", "after a restart"])
+def test_a_question_whose_answer_was_deleted_is_refused_and_neither_answered_nor_charged_anew(
+    tmp_path: Path, restarted: bool
+) -> None:
+    site = Site(tmp_path, make_task(2.0))
+    site.describe()
+    site.train(1)
+    before = site.head()
+    assert site.outbox.forget(2**40) == 2
+    if restarted:
+        site.stop()
+        site.start()
+    for attempt in (1, 2):
+        assert refused(site.train(1, attempt=attempt)) == ("FL-TRUST-001", {"reason": "replayed"})
+        assert refused(site.describe(attempt=attempt)) == ("FL-TRUST-001", {"reason": "replayed"})
+    assert site.head() == before
+    assert site.train(2, attempt=2).WhichOneof("result") == "local_update"  # the run itself may go on
+    assert site.head().sequence > before.sequence

@@ -9,6 +9,7 @@ from fedloop_clients.cli.backup import backup, restore
 from fedloop_clients.cli.doctor import doctor
 from fedloop_clients.cli.erasing import erase, readmit
 from fedloop_clients.cli.membership import join, leave, renew
+from fedloop_clients.cli.retention import retention
 from fedloop_clients.cli.standing import approve, pause, unpause
 from fedloop_clients.cli.status import show_policy, status
 from fedloop_clients.cli.up import up
@@ -31,6 +32,7 @@ for _command in (
     restore,
     erase,
     readmit,
+    retention,
     leave,
 ):
     commands.command()(_command)

@@ -54,6 +54,7 @@ def status(home: Path = HOME, as_json: bool = AS_JSON) -> None:
         "leaving": standing.leaving or site.settings.policy.leaving,
         "waiting_for_approval": [asked.run_id for asked in site.approvals().state().waiting],
         "ledger": _ledger(site),
+        "retention": _retention(site),
         "data": {"file": str(site.data_file), "missing": is_missing(site.data_file)},
         "supervised": supervised,
         "processes": [process.model_dump() for process in processes] or None,
@@ -96,6 +97,22 @@ def _ledger(site: SiteHome) -> dict[str, object] | None:
     return {"sequence": head.sequence, "digest": head.digest.hex(), "exhausted": list(exhausted)}
 
 
+def _retention(site: SiteHome) -> list[dict[str, object]]:
+    """Of the stores that something is deleted from by its age."""
+    from fedloop_clients.retention import held_stores
+
+    return [
+        {
+            "store": held.store.name,
+            "days": held.store.days,
+            "oldest_unix": held.oldest_unix,
+            "goes_unix": held.goes_unix,
+        }
+        for held in held_stores(site)
+        if held.store.days is not None
+    ]
+
+
 def _print(told: Told, processes: Sequence[ProcessStatus], daemon: SiteStatus | None) -> None:
     from fedloop_core.processes.progress import at_home
 
@@ -114,6 +131,9 @@ def _print(told: Told, processes: Sequence[ProcessStatus], daemon: SiteStatus | 
     data = told["data"]
     if isinstance(data, dict):
         print(f"data         {missing_words(data['file']) if data['missing'] else data['file']}")
+    for held in told["retention"] if isinstance(told["retention"], list) else ():
+        goes = f", the oldest goes {moment(held['goes_unix'])}" if held["goes_unix"] else ", nothing is held"
+        print(f"retention    {held['store']}: {held['days']} days{goes}")
     if not told["supervised"]:
         print(f"processes    no supervisor runs here: `fedloop site up{at_home(Path(str(told['home'])))}` starts it")
     for process in processes:

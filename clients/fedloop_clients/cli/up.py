@@ -43,7 +43,8 @@ def up(
     prepare_site(site, roles)
     said = when_all_run(progress, site.data_file)
     specs = site_specs(site, settings, roles, node_port=free_port())
-    Supervisor(site.folder, specs, health=health, tell=progress.tell, when_healthy=said).run()
+    days = settings.retention.log_days
+    Supervisor(site.folder, specs, health=health, tell=progress.tell, when_healthy=said, log_days=days).run()
     progress.end()
 
 

@@ -6,7 +6,7 @@ import os
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from fedloop_core.errors import StorageError
 from fedloop_core.schema import FeatureSchema
 from fedloop_edge.hub import ReceivedExample
 
-__all__ = ["FeedbackStore", "WaitingRows"]
+__all__ = ["FeedbackStore", "HeldExamples", "WaitingRows", "forget_in", "held_in"]
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS example (
@@ -35,6 +35,59 @@ class WaitingRows:
 
     rows: Dataset
     places: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class HeldExamples:
+    """How many examples a store's file holds whole, their bytes, and when the oldest was seen (seconds since 1970)."""
+
+    examples: int
+    bytes: int
+    oldest_unix: int
+
+
+def held_in(path: Path) -> HeldExamples:
+    """What a store's file holds whole.
+
+    Raises:
+        StorageError: it cannot be read.
+    """
+    with _opened(path) as connection:
+        found = connection.execute(
+            "SELECT count(*), coalesce(sum(length(inputs)), 0), coalesce(min(observed_unix), 0) FROM example WHERE inputs != x''"
+        ).fetchone()
+    return HeldExamples(*found)
+
+
+def forget_in(path: Path, observed_before_unix: int) -> int:
+    """As ``FeedbackStore.forget``, for whoever does not know the task; returns how many were erased.
+
+    Raises:
+        StorageError: the file cannot be written.
+    """
+    with _opened(path) as connection:
+        return _erase(connection, observed_before_unix)
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[sqlite3.Connection]:
+    try:
+        with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+            connection.execute("PRAGMA secure_delete = ON")
+            connection.executescript(_SCHEMA)
+            yield connection
+    except sqlite3.Error as error:
+        raise StorageError(f"feedback store {path}: {error}.", hint="Free space, or correct rights.") from error
+
+
+def _erase(connection: sqlite3.Connection, observed_before_unix: int) -> int:
+    gone = connection.execute(
+        "UPDATE example SET predicted = '', label = '', unit = '', inputs = x'', admitted = 1"
+        " WHERE observed_unix < ? AND inputs != x''",
+        (observed_before_unix,),
+    ).rowcount
+    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+    return gone
 
 
 class FeedbackStore:
@@ -148,12 +201,7 @@ class FeedbackStore:
             (lost,) = self._connection.execute(
                 "SELECT count(*) FROM example WHERE observed_unix < ? AND admitted = 0", (observed_before_unix,)
             ).fetchone()
-            self._connection.execute(
-                "UPDATE example SET predicted = '', label = '', unit = '', inputs = x'', admitted = 1"
-                " WHERE observed_unix < ? AND inputs != x''",
-                (observed_before_unix,),
-            )
-            self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+            _erase(self._connection, observed_before_unix)
         return int(lost)
 
     def forget_units(self, is_erased: Callable[[str], bool]) -> int:

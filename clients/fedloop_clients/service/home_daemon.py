@@ -15,6 +15,7 @@ from fedloop_clients.home import SiteHome
 from fedloop_clients.notices import NoticeTaken
 from fedloop_clients.outbox import Outbox
 from fedloop_clients.privacy.ledger import Ledger
+from fedloop_clients.retention import Deleted, delete_due
 from fedloop_clients.service.rows import FileRows
 from fedloop_clients.service.rules import WatchedPolicy
 from fedloop_clients.training.devices import DevicePool
@@ -82,6 +83,17 @@ class HomeDaemon:
             return self._made().activity()
         except FedloopError as error:
             return replace(self.board.now, kind=ActivityKind.STOPPED, code=error.code)
+
+    def delete_due(self, now_unix: int) -> tuple[Deleted, ...]:
+        """Deletes what was kept for as long as site.toml allows, by its text of now.
+
+        Raises:
+            FedloopError: there is no daemon yet, settings cannot be read, or a store cannot be written.
+        """
+        self._made()
+        if self._outbox is None:
+            return ()
+        return delete_due(self._home, self._outbox, now_unix, actor=f"site:{self._membership.site}")
 
     def end(self, seconds: float) -> None:
         """Ends the work in hand within about so many seconds, and closes the files when it has ended."""

@@ -17,6 +17,7 @@ from fedloop_clients.service.connection import HubConnection
 from fedloop_clients.service.home_daemon import HomeDaemon
 from fedloop_clients.service.link import HubLink, HubStanding, LinkActions
 from fedloop_clients.service.renewing import Renewing
+from fedloop_clients.service.retaining import Retaining
 from fedloop_clients.service.threads import keep_going
 from fedloop_clients.socket_server import SocketServer
 from fedloop_clients.state_file import FileMark, file_mark
@@ -80,6 +81,7 @@ class SiteService:
             keep_going("hub notices", self.link.watch_once, self._stop)
             keep_going("hub reports", self.link.report_once, self._stop)
             keep_going("certificate renewal", self.renewing.once, self._stop)
+            keep_going("retention", Retaining(self.daemon).once, self._stop)
             standing = self._standing_mark()
             while not (self._signalled or self._stop.wait(_LOOK_SECONDS)):
                 if self._standing_mark() != standing:  # a person paused, or left: the coordinator hears of it now

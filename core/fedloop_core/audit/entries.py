@@ -59,6 +59,7 @@ class AuditAction(StrEnum):
     UNPAUSED = "unpaused"
     PERSON_ERASED = "person-erased"
     PERSON_READMITTED = "person-readmitted"
+    DATA_DELETED = "data-deleted"  # what had been kept for as long as a setting allows
     LINE_CUT = "line-cut"  # a line that a crash left unfinished was taken away
 
 

@@ -18,7 +18,7 @@ from fedloop_core.processes.child import Child
 from fedloop_core.processes.health import health_endpoint
 from fedloop_core.processes.leftovers import clear_leftovers
 from fedloop_core.processes.lock import folder_lock
-from fedloop_core.processes.logs import ProcessLog
+from fedloop_core.processes.logs import LOG_DAYS, ProcessLog
 from fedloop_core.processes.managed import Managed, Tell
 from fedloop_core.processes.policy import RestartPolicy
 from fedloop_core.processes.procfs import boot_id, facts
@@ -32,6 +32,8 @@ _LOG = logging.getLogger(__name__)
 _TICK_SECONDS = 0.1
 _AGAIN_SECONDS = 1.0  # `timeout` and terminals send one wish to end as several signals
 _LOOK_SECONDS = 0.5  # between two looks at requests and files
+_TIDY_SECONDS = 3600.0
+_DAY_SECONDS = 86_400
 
 
 def check_not_running(folder: Path) -> None:
@@ -56,6 +58,7 @@ class Supervisor:
         tell: is given a sentence at each change that a person may want to read.
         when_healthy: called once, when all processes run for the first time.
         start_seconds: how long a process may take to become ready before those after it start without it.
+        log_days: how old a line of a log may become.
 
     Raises:
         ValueError: a process is to start after one that does not stand before it, or to fall with one that is not there.
@@ -71,6 +74,7 @@ class Supervisor:
         tell: Tell = _LOG.info,
         when_healthy: Callable[[], None] | None = None,
         start_seconds: float = 60.0,
+        log_days: int = LOG_DAYS,
     ) -> None:
         self.folder = folder
         self.health_port: int | None = None
@@ -85,6 +89,8 @@ class Supervisor:
         self._tell = tell
         self._when_healthy = when_healthy
         self._start_seconds = start_seconds
+        self._log_seconds = log_days * _DAY_SECONDS
+        self._next_tidying = 0.0
         self._started_unix = int(time.time())
         own = facts(os.getpid())
         self._started_ticks = own.started_ticks if own else None
@@ -139,7 +145,15 @@ class Supervisor:
                 self._fall(now)
                 self._look_around(now)
                 self._start(now)
+            self._tidy(now)
             self._publish()
+
+    def _tidy(self, now: float) -> None:
+        """Old lines of logs go, an hour after an hour."""
+        if now >= self._next_tidying:
+            self._next_tidying = now + _TIDY_SECONDS
+            for process in self._processes:
+                process.log.forget(self._log_seconds, time.time())
 
     def _start(self, now: float) -> None:
         opened: set[str] = set()
