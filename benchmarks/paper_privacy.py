@@ -24,11 +24,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
 
-from fedloop_clients.privacy.accounting import epsilon
 from fedloop_clients.privacy.calibration import find_noise_multiplier
-from fedloop_clients.privacy.charges import SampledGaussianCharge
 from fedloop_core.dataset import Dataset
 from fedloop_core.newton import Standardisation, design_matrix
+from fedloop_core.privacy.accounting import epsilon
+from fedloop_core.privacy.charges import SampledGaussianCharge
 from fedloop_core.schema import FeatureSchema
 from fedloop_core.task import Task
 from fedloop_core.task.document import FederatedAveraging

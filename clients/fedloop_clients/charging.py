@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 
 from fedloop_clients.cancelling import WatchedRun
 from fedloop_clients.context import RunContext
-from fedloop_clients.privacy.accounting import check_delta, epsilon, rdp_at
 from fedloop_clients.privacy.affording import blocks_short_of_run
-from fedloop_clients.privacy.charges import Charge, NonPrivateCharge, PureCharge
 from fedloop_clients.privacy.ledger import Head, Ledger, Reservation
 from fedloop_clients.privacy.planning import Ceiling, PrivacyPlan, plan_run
 from fedloop_clients.training.rows import UnitIndex
 from fedloop_core.errors import BudgetExhausted, EnvelopeRefused
+from fedloop_core.privacy.accounting import check_delta, epsilon, rdp_at
+from fedloop_core.privacy.charges import Charge, NonPrivateCharge, PureCharge
 from fedloop_proto.coordination.v1.coordination_pb2 import PrivacySpend
 
 __all__ = ["RunCharges"]

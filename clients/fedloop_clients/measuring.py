@@ -11,7 +11,6 @@ from fedloop_clients.charging import RunCharges
 from fedloop_clients.context import RunContext
 from fedloop_clients.data.site_data import RowChoice
 from fedloop_clients.evaluation import exact_scores, noised_scores, one_row_per_unit
-from fedloop_clients.privacy.charges import NonPrivateCharge
 from fedloop_clients.privacy.planning import PrivacyPlan
 from fedloop_clients.randomness import SiteNoise
 from fedloop_clients.training.devices import DevicePool
@@ -21,6 +20,7 @@ from fedloop_core.arrays import NamedArrays
 from fedloop_core.artifact import ArtifactDescription
 from fedloop_core.dataset import Dataset
 from fedloop_core.errors import ArtifactRefused, BudgetExhausted
+from fedloop_core.privacy.charges import NonPrivateCharge
 from fedloop_core.task.document import NewtonRaphson
 from fedloop_edge.agent.runtimes import load_runtime
 from fedloop_proto.coordination.v1.coordination_pb2 import (

@@ -15,7 +15,6 @@ from fedloop_clients.context import KnownVerdict, RunContext
 from fedloop_clients.data.gate import GateVerdict, check_rows, stricter
 from fedloop_clients.measuring import SiteEvaluations, WarmTrainers
 from fedloop_clients.policy import SitePolicy
-from fedloop_clients.privacy.charges import NonPrivateCharge
 from fedloop_clients.privacy.mechanisms import noised_counts
 from fedloop_clients.privacy.planning import count_charge
 from fedloop_clients.randomness import SiteNoise
@@ -27,6 +26,7 @@ from fedloop_clients.training.watching import TrainingWatch
 from fedloop_core.arrays import NamedArrays
 from fedloop_core.errors import EnvelopeRefused, UsageError
 from fedloop_core.noise import NoiseSource
+from fedloop_core.privacy.charges import NonPrivateCharge
 from fedloop_core.task.document import NewtonRaphson
 from fedloop_proto.coordination.v1.coordination_pb2 import (
     DataDescription,

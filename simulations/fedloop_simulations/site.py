@@ -19,11 +19,11 @@ from fedloop_clients.monitoring.monitor import MonitorPlan
 from fedloop_clients.monitoring.verdict import VerdictPlan
 from fedloop_clients.outbox import Outbox
 from fedloop_clients.policy import Budget, SiteConfig
-from fedloop_clients.privacy.charges import NonPrivateCharge, PureCharge
 from fedloop_clients.privacy.ledger import Ledger, Spend
 from fedloop_core.artifact import ArtifactDescription
 from fedloop_core.keys import VerifyingKey
 from fedloop_core.noise import NoiseSource, SeededNoise, SystemNoise
+from fedloop_core.privacy.charges import NonPrivateCharge, PureCharge
 from fedloop_core.profile import Profile
 from fedloop_core.task import Task
 from fedloop_edge.agent.runtimes import load_runtime

@@ -29,9 +29,9 @@ from tests.deployment.federation import (
 
 from deployment import Deployment, wait_until
 from fedloop_clients.home import SiteHome
-from fedloop_clients.privacy.accounting import epsilon
 from fedloop_clients.privacy.planning import plan_run
 from fedloop_core.arrays import digest
+from fedloop_core.privacy.accounting import epsilon
 from fedloop_server.home import CoordinatorHome
 from fedloop_server.runs.lock import driver_of
 

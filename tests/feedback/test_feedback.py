@@ -23,12 +23,12 @@ from fedloop_clients.monitoring.monitor import DriftKind, ErrorCount, MonitorPla
 from fedloop_clients.monitoring.verdict import VerdictPlan
 from fedloop_clients.policy import Budget, SiteConfig
 from fedloop_clients.privacy.affording import affords_run
-from fedloop_clients.privacy.charges import NonPrivateCharge, PureCharge
 from fedloop_clients.privacy.ledger import Ledger
 from fedloop_core.dataset import Dataset
 from fedloop_core.encoding import NUMERIC
 from fedloop_core.errors import BudgetExhausted, SketchRefused, StorageError
 from fedloop_core.noise import SeededNoise
+from fedloop_core.privacy.charges import NonPrivateCharge, PureCharge
 from fedloop_core.scaling import Scaler
 from fedloop_core.schema import ClassLabel, NumericFeature
 from fedloop_core.sketch import Profile, Sketch

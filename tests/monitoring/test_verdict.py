@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from fedloop_clients.monitoring.monitor import DriftKind, ErrorCount, Finding, Monitor, MonitorPlan, Reference, Test
 from fedloop_clients.monitoring.verdict import VerdictPlan, VerdictState, release_verdict
-from fedloop_clients.privacy.charges import NonPrivateCharge, PureCharge
 from fedloop_core.encoding import CATEGORICAL, NUMERIC, Inputs
 from fedloop_core.noise import NoiseSource, SeededNoise, SystemNoise
+from fedloop_core.privacy.charges import NonPrivateCharge, PureCharge
 from fedloop_core.scaling import Scaler
 from fedloop_core.schema import CategoricalFeature, ClassLabel, FeatureSchema, NumericFeature
 from fedloop_core.sketch import Profile, Sketch

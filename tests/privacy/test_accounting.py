@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedloop_clients.privacy.accounting import (
+from fedloop_clients.privacy.calibration import find_gaussian_multiplier, find_noise_multiplier, noise_within
+from fedloop_core.errors import PrivacyParameterInvalid
+from fedloop_core.privacy.accounting import (
     check_delta,
     conversion,
     epsilon,
@@ -16,9 +18,7 @@ from fedloop_clients.privacy.accounting import (
     rdp_at,
     registered_order,
 )
-from fedloop_clients.privacy.calibration import find_gaussian_multiplier, find_noise_multiplier, noise_within
-from fedloop_clients.privacy.charges import GaussianCharge, NonPrivateCharge, PureCharge, SampledGaussianCharge
-from fedloop_core.errors import PrivacyParameterInvalid
+from fedloop_core.privacy.charges import GaussianCharge, NonPrivateCharge, PureCharge, SampledGaussianCharge
 
 
 def sgd(noise: float, rate: float, steps: int) -> SampledGaussianCharge:

@@ -11,8 +11,8 @@ import pytest
 from tests.site.test_daemon import Site, make_task, refused, some_rows
 
 from fedloop_clients.policy import Budget
-from fedloop_clients.privacy.charges import GaussianCharge
 from fedloop_core.dataset import Dataset
+from fedloop_core.privacy.charges import GaussianCharge
 from fedloop_proto.coordination.v1.coordination_pb2 import DataDescription
 
 BUDGET = Budget(epsilon=6.0, delta=1e-5)

@@ -21,9 +21,7 @@ from numpy.typing import NDArray
 from scipy.stats import norm as gaussian
 
 import fedloop_clients
-from fedloop_clients.privacy.accounting import epsilon
 from fedloop_clients.privacy.calibration import find_gaussian_multiplier, find_noise_multiplier
-from fedloop_clients.privacy.charges import Charge, GaussianCharge, PureCharge, SampledGaussianCharge
 from fedloop_clients.privacy.ledger import Ledger
 from fedloop_clients.privacy.planning import plan_run
 from fedloop_clients.training.trainer import LocalTrainer
@@ -32,6 +30,8 @@ from fedloop_core.central_privacy import CentralPlan, central_plan, update_multi
 from fedloop_core.errors import BudgetExhausted, PrivacyParameterInvalid, UpdateRefused
 from fedloop_core.models import initial_arrays
 from fedloop_core.noise import SystemNoise
+from fedloop_core.privacy.accounting import epsilon
+from fedloop_core.privacy.charges import Charge, GaussianCharge, PureCharge, SampledGaussianCharge
 from fedloop_core.task import Task
 from fedloop_core.task.central import AdaptiveClipping, CentralPrivacy
 from fedloop_core.task.combinations import RULES, Part, misfits

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedloop_clients.privacy.charges import Charge, GaussianCharge, NonPrivateCharge, PureCharge, SampledGaussianCharge
 from fedloop_clients.privacy.ledger import Ledger
 from fedloop_core.errors import BudgetExhausted, BudgetFixed, UsageError
+from fedloop_core.privacy.charges import Charge, GaussianCharge, NonPrivateCharge, PureCharge, SampledGaussianCharge
 
 RUN = SampledGaussianCharge(noise_multiplier=1.1, sampling_rate=0.01, steps=1000)
 STEP = SampledGaussianCharge(noise_multiplier=1.1, sampling_rate=0.01, steps=10)

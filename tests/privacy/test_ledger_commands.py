@@ -14,8 +14,7 @@ import pytest
 from fedloop_clients.cli.ledger_words import block_sentences, plural_of_unit
 from fedloop_clients.home import Membership, SiteHome
 from fedloop_clients.outbox import KnownRun
-from fedloop_clients.privacy import charges, entries
-from fedloop_clients.privacy.charges import Charge, NonPrivateCharge, PureCharge, SampledGaussianCharge
+from fedloop_clients.privacy import entries
 from fedloop_clients.privacy.entries import Grounds
 from fedloop_clients.privacy.export import FIELDS
 from fedloop_clients.privacy.ledger import Ledger
@@ -23,6 +22,8 @@ from fedloop_core.cli import main
 from fedloop_core.errors import FileMissing, StorageError, UsageError
 from fedloop_core.federation.protocol import PROTOCOL
 from fedloop_core.keys import SigningKey
+from fedloop_core.privacy import charges
+from fedloop_core.privacy.charges import Charge, NonPrivateCharge, PureCharge, SampledGaussianCharge
 from fedloop_core.strict import Strict
 from fedloop_core.task import Task
 

@@ -17,11 +17,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fedloop_clients.privacy.chain import EMPTY, Head, digest_after, sign_digest
-from fedloop_clients.privacy.charges import Charge, PureCharge, SampledGaussianCharge
 from fedloop_clients.privacy.entries import Grounds, OpenEntry, ReserveEntry, SettleEntry, WriterEntry, parse_entry
 from fedloop_clients.privacy.ledger import Ledger
 from fedloop_core.errors import StorageError
 from fedloop_core.keys import SigningKey
+from fedloop_core.privacy.charges import Charge, PureCharge, SampledGaussianCharge
 
 RUN = SampledGaussianCharge(noise_multiplier=1.1, sampling_rate=0.01, steps=1000)
 STEP = SampledGaussianCharge(noise_multiplier=1.1, sampling_rate=0.01, steps=10)
@@ -66,7 +66,7 @@ def test_only_the_owner_can_read_it(path: Path) -> None:
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from fedloop_clients.privacy.charges import SampledGaussianCharge
+from fedloop_core.privacy.charges import SampledGaussianCharge
 from fedloop_clients.privacy.ledger import Ledger
 def die_at(point):
     if sys.argv[2] == point:
@@ -121,7 +121,7 @@ def test_what_a_killed_process_began_is_carried_by_its_reservation(path: Path) -
 
 RESERVING = """
 import sys
-from fedloop_clients.privacy.charges import SampledGaussianCharge
+from fedloop_core.privacy.charges import SampledGaussianCharge
 from fedloop_clients.privacy.ledger import Ledger
 from fedloop_core.errors import BudgetExhausted
 ledger = Ledger(sys.argv[1], lambda: 0)

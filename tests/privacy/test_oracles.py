@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedloop_clients.privacy.accounting import epsilon, rdp_at
 from fedloop_clients.privacy.calibration import find_noise_multiplier
-from fedloop_clients.privacy.charges import Charge, GaussianCharge, NonPrivateCharge, PureCharge, SampledGaussianCharge
 from fedloop_clients.privacy.loss_distribution import epsilon_by_loss
+from fedloop_core.privacy.accounting import epsilon, rdp_at
+from fedloop_core.privacy.charges import Charge, GaussianCharge, NonPrivateCharge, PureCharge, SampledGaussianCharge
 
 Mechanisms = list[tuple[float, float, int]]
 

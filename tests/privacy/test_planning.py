@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from fedloop_clients.privacy.accounting import epsilon, rdp_at, registered_order
-from fedloop_clients.privacy.charges import PureCharge
 from fedloop_clients.privacy.planning import Ceiling, count_charge, plan_run
 from fedloop_core.errors import PrivacyParameterInvalid
+from fedloop_core.privacy.accounting import epsilon, rdp_at, registered_order
+from fedloop_core.privacy.charges import PureCharge
 from fedloop_core.schema import ClassLabel, NumericFeature
 from fedloop_core.task.document import FederatedAveraging, LogisticModel, Preprocessing, Privacy, Task
 from fedloop_core.task.evaluations import planned_evaluations

@@ -21,7 +21,6 @@ from fedloop_clients.data.site_data import SiteData
 from fedloop_clients.endpoint import Question, Reply
 from fedloop_clients.outbox import KeptResult, Outbox
 from fedloop_clients.policy import Budget, SiteConfig, SitePolicy
-from fedloop_clients.privacy.charges import Charge, PureCharge
 from fedloop_clients.privacy.ledger import Ledger
 from fedloop_clients.training.devices import Choice, DevicePool
 from fedloop_clients.training.trainer import LocalTrainer
@@ -34,6 +33,7 @@ from fedloop_core.keys import SigningKey, seal
 from fedloop_core.models import initial_arrays
 from fedloop_core.newton import Standardisation
 from fedloop_core.noise import NoiseSource, SeededNoise, SystemNoise
+from fedloop_core.privacy.charges import Charge, PureCharge
 from fedloop_core.scaling import Scaler
 from fedloop_core.schema import ClassLabel, NumericFeature
 from fedloop_core.task.document import (

@@ -25,10 +25,10 @@ from fedloop_clients.daemon import SiteDaemon
 from fedloop_clients.measuring import SiteEvaluations
 from fedloop_clients.outbox import Outbox
 from fedloop_clients.policy import Budget
-from fedloop_clients.privacy.charges import Charge
 from fedloop_clients.privacy.ledger import Ledger
 from fedloop_clients.training.trainer import LocalTrainer
 from fedloop_core.errors import StorageError
+from fedloop_core.privacy.charges import Charge
 from fedloop_proto.coordination.v1.coordination_pb2 import TrainLocally
 
 ROOT = Path(__file__).parents[2]

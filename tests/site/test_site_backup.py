@@ -33,12 +33,12 @@ from fedloop_clients.heads import FILE_NAME as GUARD
 from fedloop_clients.heads import accept_restored
 from fedloop_clients.home import SiteHome
 from fedloop_clients.outbox import KeptResult
-from fedloop_clients.privacy.charges import PureCharge
 from fedloop_clients.privacy.entries import ReserveEntry, parse_entry
 from fedloop_clients.socket_endpoint import SocketEndpoint
 from fedloop_core.audit import AuditAction
 from fedloop_core.cli import main
 from fedloop_core.errors import AlreadyRunning, BackupRefused, StorageError
+from fedloop_core.privacy.charges import PureCharge
 from fedloop_core.processes.lock import folder_lock
 from fedloop_core.task.document import Privacy, Rounds, Task
 from fedloop_proto.coordination.v1.coordination_pb2 import Answer, LogHead

@@ -11,11 +11,11 @@ from fedloop_clients import backup as site_backup
 from fedloop_clients.home import Membership, SiteHome
 from fedloop_clients.joining.keys import load_or_create_keys
 from fedloop_clients.outbox import KeptResult
-from fedloop_clients.privacy.charges import PureCharge
 from fedloop_clients.settings import starter_text
 from fedloop_core.audit import AuditAction
 from fedloop_core.durable import write_bytes
 from fedloop_core.federation.protocol import PROTOCOL
+from fedloop_core.privacy.charges import PureCharge
 from fedloop_server import backup as server_backup
 from fedloop_server.home import CoordinatorHome
 

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Sequence
 
 from fedloop_clients.data.site_data import SiteData
 from fedloop_clients.policy import SiteConfig
-from fedloop_clients.privacy.charges import NonPrivateCharge, PureCharge
 from fedloop_clients.privacy.ledger import Ledger
 from fedloop_clients.privacy.mechanisms import noised_counts
 from fedloop_core.noise import NoiseSource
+from fedloop_core.privacy.charges import NonPrivateCharge, PureCharge
 
 __all__ = ["charge_late_verdicts", "charge_verdicts", "released_label_count"]
 

@@ -37,8 +37,8 @@ from scipy.optimize import brentq
 
 from fedloop_clients.monitoring.monitor import DriftKind, Finding, MonitorPlan
 from fedloop_clients.monitoring.statistics import contrasts
-from fedloop_clients.privacy.charges import NonPrivateCharge, PureCharge
 from fedloop_core.noise import NoiseSource
+from fedloop_core.privacy.charges import NonPrivateCharge, PureCharge
 from fedloop_core.profile import Profile
 from fedloop_core.strict import Strict
 

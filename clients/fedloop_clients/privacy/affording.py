@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from fedloop_clients.data.site_data import SiteData
-from fedloop_clients.privacy.accounting import conversion, epsilon_at, rdp_at
-from fedloop_clients.privacy.charges import Charge
 from fedloop_clients.privacy.ledger import Ledger
 from fedloop_clients.privacy.planning import (
     Ceiling,
@@ -18,6 +16,8 @@ from fedloop_clients.privacy.planning import (
 )
 from fedloop_clients.training.rows import UnitIndex
 from fedloop_core.errors import BudgetExhausted
+from fedloop_core.privacy.accounting import conversion, epsilon_at, rdp_at
+from fedloop_core.privacy.charges import Charge
 from fedloop_core.task.document import Task
 from fedloop_core.task.evaluations import planned_evaluations
 

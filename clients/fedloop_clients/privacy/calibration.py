@@ -11,9 +11,9 @@ from dp_accounting import rdp
 from numpy.typing import NDArray
 from scipy.optimize import brentq
 
-from fedloop_clients.privacy.accounting import ORDERS, conversion, curve, epsilon, epsilon_at, rdp_at
-from fedloop_clients.privacy.charges import Charge, SampledGaussianCharge
 from fedloop_core.errors import PrivacyParameterInvalid
+from fedloop_core.privacy.accounting import ORDERS, conversion, curve, epsilon, epsilon_at, rdp_at
+from fedloop_core.privacy.charges import Charge, SampledGaussianCharge
 
 __all__ = ["find_gaussian_multiplier", "find_noise_multiplier", "noise_within"]
 

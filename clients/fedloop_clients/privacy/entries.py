@@ -9,9 +9,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field, TypeAdapter
 
-from fedloop_clients.privacy.accounting import conversion, epsilon, epsilon_at, rdp_at, registered_order
-from fedloop_clients.privacy.charges import Charge, GaussianCharge, NonPrivateCharge, PureCharge, SampledGaussianCharge
 from fedloop_core.errors import BudgetExhausted, BudgetFixed, UsageError
+from fedloop_core.privacy.accounting import epsilon
+from fedloop_core.privacy.charges import Charge, GaussianCharge, NonPrivateCharge, PureCharge, SampledGaussianCharge
+from fedloop_core.privacy.filter import ROUNDING, LifetimeFilter
 from fedloop_core.strict import Strict
 
 __all__ = [
@@ -36,7 +37,6 @@ FORMAT = 2
 
 MOST_RESUMPTIONS = 3
 """How often work may begin anew under one reservation: that it broke off is seen from outside, so it is not free for ever."""
-_ROUNDING = 1e-12  # relative slack of the filter, for sums in another order
 
 
 class WriterEntry(Strict):
@@ -155,30 +155,33 @@ class BlockState:
     last_run: str = ""
 
     @property
+    def filter(self) -> LifetimeFilter:
+        """Of this block."""
+        return LifetimeFilter(self.opened.epsilon, self.opened.delta, self.opened.order)
+
+    @property
     def capacity(self) -> float:
         """RDP at the registered order that the budget holds; infinite without a budget."""
-        if self.opened.order is None:
-            return math.inf
-        return self.opened.epsilon - conversion(self.opened.order, self.opened.delta)
+        return self.filter.capacity
 
     def cost(self, charge: Charge) -> float:
         """RDP of a charge at this block's order; 0 where nothing is limited."""
-        return 0.0 if self.opened.order is None else rdp_at(charge, self.opened.order)
+        return self.filter.cost(charge)
 
-    def admits(self, charge: Charge, slack: float = _ROUNDING) -> bool:
-        """Whether the filter holds with this charge added (Feldman and Zrnic 2021, arXiv 2008.11193)."""
-        return self.divergence + self.cost(charge) <= self.capacity * (1 + slack)
+    def admits(self, charge: Charge, slack: float = ROUNDING) -> bool:
+        """Whether the filter holds with this charge added."""
+        return self.filter.admits(self.divergence, charge, slack)
 
     def spend(self) -> Spend:
         """Spent for life."""
-        order, delta = self.opened.order, self.opened.delta
+        unlimited, delta = self.opened.order is None, self.opened.delta
         if self.exact:
             spent = math.inf
-        elif order is None:
+        elif unlimited:
             spent = epsilon((charge for _, charge in self.charges.values()), delta)
         else:
-            spent = epsilon_at(order, self.divergence, delta)
-        return Spend(spent, delta, self.opened.epsilon, order is None)
+            spent = self.filter.epsilon_of(self.divergence)
+        return Spend(spent, delta, self.opened.epsilon, unlimited)
 
 
 @dataclass
@@ -241,7 +244,7 @@ class LedgerState:
         """
         known = self.blocks.get(block)
         if known is None:
-            order = None if math.isinf(budget) else registered_order(budget, delta)
+            order = LifetimeFilter.of(budget, delta).order
             return OpenEntry(time_unix=0, block=block, epsilon=budget, delta=delta, order=order)
         if (known.opened.epsilon, known.opened.delta) != (budget, delta):
             raise BudgetFixed(
@@ -252,7 +255,7 @@ class LedgerState:
             )
         return None
 
-    def check_reserve(self, entry: ReserveEntry, slack: float = _ROUNDING) -> None:
+    def check_reserve(self, entry: ReserveEntry, slack: float = ROUNDING) -> None:
         """Whether every block admits the charge, up to a relative ``slack`` of its capacity.
 
         Raises:
@@ -263,8 +266,7 @@ class LedgerState:
             if block.admits(entry.charge, slack):
                 continue
             spend = block.spend()
-            order, delta = block.opened.order, block.opened.delta
-            asked = math.inf if order is None else epsilon_at(order, block.cost(entry.charge), delta)
+            asked = block.filter.epsilon_of(block.cost(entry.charge))
             wish = (
                 "asks for an exact release, which no budget holds"
                 if math.isinf(asked)

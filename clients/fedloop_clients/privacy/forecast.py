@@ -6,11 +6,11 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from fedloop_clients.privacy.accounting import check_delta, conversion, epsilon, rdp_at, registered_order
-from fedloop_clients.privacy.charges import Charge
 from fedloop_clients.privacy.loss_distribution import epsilon_by_loss
 from fedloop_clients.privacy.planning import Ceiling, PrivacyPlan, plan_run
 from fedloop_core.errors import PrivacyParameterInvalid, UsageError
+from fedloop_core.privacy.accounting import check_delta, conversion, epsilon, rdp_at, registered_order
+from fedloop_core.privacy.charges import Charge
 from fedloop_core.task.document import FederatedAveraging, Task
 
 __all__ = ["Alternative", "Forecast", "Lifetime", "Loudness", "RoundCost", "alternatives_to", "forecast", "loudness_of"]

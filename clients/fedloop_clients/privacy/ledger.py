@@ -20,7 +20,6 @@ from pydantic import ValidationError
 
 from fedloop_clients.privacy.accounts import BlockAccount, account_of, runs_left
 from fedloop_clients.privacy.chain import EMPTY, Head, LedgerRow, digest_after, sign_digest, signs_digest
-from fedloop_clients.privacy.charges import Charge
 from fedloop_clients.privacy.entries import (
     AnyEntry,
     Grounds,
@@ -38,6 +37,7 @@ from fedloop_clients.privacy.verification import Verified, verify_rows, wrong_en
 from fedloop_clients.storage import StorageErrors
 from fedloop_core.errors import StorageError
 from fedloop_core.keys import SigningKey, VerifyingKey
+from fedloop_core.privacy.charges import Charge
 
 __all__ = ["Head", "Ledger", "Reservation", "Spend"]
 

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 import dp_accounting
 from dp_accounting.pld import privacy_loss_distribution as pld
 
-from fedloop_clients.privacy.charges import Charge, GaussianCharge, NonPrivateCharge, PureCharge, SampledGaussianCharge
+from fedloop_core.privacy.charges import Charge, GaussianCharge, NonPrivateCharge, PureCharge, SampledGaussianCharge
 
 __all__ = ["epsilon_by_loss"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fedloop_clients.privacy.calibration import find_gaussian_multiplier, find_noise_multiplier, noise_within
-from fedloop_clients.privacy.charges import Charge, GaussianCharge, PureCharge, SampledGaussianCharge
 from fedloop_core.errors import PrivacyParameterInvalid, UsageError
+from fedloop_core.privacy.charges import Charge, GaussianCharge, PureCharge, SampledGaussianCharge
 from fedloop_core.task.document import FederatedAveraging, Task
 from fedloop_core.task.evaluations import planned_evaluations
 

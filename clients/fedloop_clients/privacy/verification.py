@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from pydantic import ValidationError
 
-from fedloop_clients.privacy.accounting import conversion
 from fedloop_clients.privacy.chain import EMPTY, Head, LedgerRow, digest_after, signs_digest
 from fedloop_clients.privacy.entries import (
     MOST_RESUMPTIONS,
@@ -23,6 +22,7 @@ from fedloop_clients.privacy.entries import (
 )
 from fedloop_core.errors import FedloopError, StorageError
 from fedloop_core.keys import VerifyingKey
+from fedloop_core.privacy.accounting import conversion
 
 __all__ = ["Verified", "verify_rows", "wrong_entry"]
 

@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from fedloop_clients.privacy.charges import SampledGaussianCharge
 from fedloop_clients.training.network import Network
 from fedloop_clients.training.rows import PreparedRows, UnitIndex, prepare
 from fedloop_core.dataset import Dataset
 from fedloop_core.errors import UsageError
+from fedloop_core.privacy.charges import SampledGaussianCharge
 from fedloop_core.scaling import SCALER_DEVIATION, SCALER_MEAN, Scaler
 from fedloop_core.task import Task
 

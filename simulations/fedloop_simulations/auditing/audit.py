@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedloop_clients.privacy.accounting import epsilon
 from fedloop_clients.privacy.planning import PrivacyPlan, plan_run
 from fedloop_clients.statistics import exact_moments
 from fedloop_clients.training.rows import UnitIndex
@@ -24,6 +23,7 @@ from fedloop_core.dataset import Dataset
 from fedloop_core.errors import UsageError
 from fedloop_core.models import initial_arrays
 from fedloop_core.noise import NoiseSource
+from fedloop_core.privacy.accounting import epsilon
 from fedloop_core.scaling import Scaler
 from fedloop_core.schema import ClassLabel
 from fedloop_core.task import Task

@@ -12,8 +12,8 @@ from dp_accounting import rdp
 from dp_accounting.rdp.rdp_privacy_accountant import DEFAULT_RDP_ORDERS
 from numpy.typing import NDArray
 
-from fedloop_clients.privacy.charges import Charge, GaussianCharge, NonPrivateCharge, PureCharge, SampledGaussianCharge
 from fedloop_core.errors import PrivacyParameterInvalid
+from fedloop_core.privacy.charges import Charge, GaussianCharge, NonPrivateCharge, PureCharge, SampledGaussianCharge
 
 __all__ = ["ORDERS", "check_delta", "conversion", "curve", "epsilon", "epsilon_at", "rdp_at", "registered_order"]
 
