@@ -29,7 +29,7 @@ from fedloop_server.runs.plan import RunPlan
 from fedloop_server.runs.room import Room, with_room
 from fedloop_server.runs.state import RunState
 from fedloop_server.runs.surroundings import Surroundings
-from fedloop_server.runs.warm import require_same_purpose
+from fedloop_server.runs.warm import require_same_purpose, require_weights
 
 __all__ = ["app", "drive", "server_app"]
 
@@ -161,6 +161,7 @@ def _model(home: CoordinatorHome, registry: Registry, plan: RunPlan, room: Room 
     version = plan.warm_from
     parent = with_room(lambda: registry.version(plan.task.name, version), room)
     require_same_purpose(home.plan(parent.run_id).task, plan.task, version)
+    require_weights(home.run_folder(parent.run_id), plan.task.name, version)
     warm = home.trained_arrays(parent.run_id)
     missing = [name for name in model_of(plan.task, plan.seed).names if name not in warm]
     if missing:

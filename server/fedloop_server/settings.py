@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field
 
 from fedloop_core.errors import NotSetUp, SettingsInvalid
+from fedloop_core.processes.logs import LOG_DAYS
 from fedloop_core.strict import Strict
 from fedloop_core.toml.reader import DocumentKind, read_document
 
@@ -19,6 +20,7 @@ __all__ = [
     "HubLimits",
     "Listener",
     "OwnCertificate",
+    "RetentionSettings",
     "ServerSettings",
     "SiteSettings",
     "load_settings",
@@ -29,6 +31,7 @@ __all__ = [
 SETTINGS_FILE = "server.toml"
 
 _MIB = 1 << 20
+_MOST_DAYS = 3650
 _HIGHEST_PORT = 65_535
 _HOST_NAME = re.compile(
     r"(?=.{1,253}$)[A-Za-z0-9]([A-Za-z0-9\-]{0,61}[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9\-]{0,61}[A-Za-z0-9])?)*"
@@ -113,6 +116,17 @@ class SiteSettings(Strict):
     certificate_days: Annotated[int, Field(ge=1, le=825)] = 90
 
 
+class RetentionSettings(Strict):
+    """How long is kept what need not be kept for ever, in days after a run has ended, or a line was written.
+
+    ``run_days``: runs that made no version. ``weights_days``: weights of versions, from which later runs may start.
+    """
+
+    run_days: Annotated[int, Field(ge=1, le=_MOST_DAYS)] = 365
+    weights_days: Annotated[int, Field(ge=1, le=_MOST_DAYS)] = 365
+    log_days: Annotated[int, Field(ge=2, le=_MOST_DAYS)] = LOG_DAYS
+
+
 class OwnCertificate(Strict):
     """An institution's own server certificate for the front: PEM files, and the authority that sites are to trust."""
 
@@ -136,6 +150,7 @@ class ServerSettings(Strict):
     limits: FrontLimits = FrontLimits()
     hub_limits: HubLimits = HubLimits()
     sites: SiteSettings = SiteSettings()
+    retention: RetentionSettings = RetentionSettings()
     certificate: OwnCertificate | None = None
 
     @classmethod

@@ -45,6 +45,12 @@ public = {hub_public}
 # How long a site's certificate is valid; sites renew at half of that by themselves.
 certificate_days = {certificate_days}
 
+# How long what need not be kept for ever is kept, in days: `fedloop server retention` shows it.
+[retention]
+run_days = {run_days}         # runs that are over and made no version
+weights_days = {weights_days} # weights of versions that are neither served nor their task's newest
+log_days = {log_days}
+
 # Bounds, with their defaults; remove the # to change one.
 # [limits]
 # body_bytes = {body_bytes}
@@ -84,6 +90,7 @@ def settings_text(settings: ServerSettings) -> str:
         hub_address=_quoted(settings.hub.address),
         hub_public=_quoted(settings.hub.public),
         certificate_days=settings.sites.certificate_days,
+        **settings.retention.model_dump(),
         **limits.model_dump(),
         **hub.model_dump(),
     )

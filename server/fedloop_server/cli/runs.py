@@ -351,13 +351,14 @@ def _told(home: Path, run: str, *, as_json: bool, taken_back: Wish | None = None
 
 
 def _check_warm(coordinator: CoordinatorHome, task: Task, version: int | None) -> None:
-    from fedloop_server.runs.warm import require_same_purpose
+    from fedloop_server.runs.warm import require_same_purpose, require_weights
 
     if version is None:
         return
     with closing(coordinator.registry()) as registry:
         parent = registry.version(task.name, version).run_id
     require_same_purpose(coordinator.plan(parent).task, task, version)
+    require_weights(coordinator.run_folder(parent), task.name, version)
 
 
 def _raise_unless_finished(view: RunView) -> None:

@@ -11,6 +11,7 @@ from fedloop_core.errors import UsageError
 from fedloop_server.cli import authority, sites
 from fedloop_server.cli.backup import backup, restore
 from fedloop_server.cli.options import HOME, open_home
+from fedloop_server.cli.retention import retention
 from fedloop_server.cli.up import up
 from fedloop_server.settings import OwnCertificate
 
@@ -22,6 +23,7 @@ commands.add_typer(authority.commands, name="authority")
 commands.command()(up)
 commands.command()(backup)
 commands.command()(restore)
+commands.command()(retention)
 
 
 @commands.callback()

@@ -35,5 +35,6 @@ def up(
     progress.begin(f"coordinator {settings.name}", roles)
     prepare_server(folder, roles)
     specs = server_specs(folder, settings, roles)
-    Supervisor(folder, specs, health=health, tell=progress.tell, when_healthy=progress.all_run).run()
+    days = settings.retention.log_days
+    Supervisor(folder, specs, health=health, tell=progress.tell, when_healthy=progress.all_run, log_days=days).run()
     progress.end()

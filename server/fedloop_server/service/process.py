@@ -10,6 +10,8 @@ from fedloop_server.hub.board import MembershipBoard
 from fedloop_server.hub.credentials import hub_credentials
 from fedloop_server.hub.server import SiteHubServer
 from fedloop_server.hub.service import HubParts
+from fedloop_server.manager.queue import RunQueue
+from fedloop_server.manager.retention import CoordinatorRetention
 from fedloop_server.membership import Members, MembershipDesk, Notices
 from fedloop_server.membership.servers import ServerCertificates
 from fedloop_server.service.http import build_door
@@ -64,6 +66,7 @@ class Service:
         self._loops = [
             Loop("certificates", _CERTIFICATES_SECONDS, self._renew),
             Loop("expired certificates", _FORGET_SECONDS, members.forget_expired_certificates),
+            Loop("retention", _FORGET_SECONDS, CoordinatorRetention(home, RunQueue(self._database), audit).once),
         ]
         if registrar is not None:
             reconciler = Reconciler(members, registrar, home.folder / "flower" / "nodes")
