@@ -198,6 +198,27 @@ def test_a_coordinator_that_dies_in_a_sum_ends_with_the_same_weights(
     assert not scene.kept  # what was kept of a sum goes with it
 
 
+def test_a_coordinator_that_dies_twice_loses_no_answer(
+    federation: Make, monkeypatch: Patch, uninterrupted: bytes
+) -> None:
+    """The second time behind a line that the first time has left torn."""
+    scene = Scene.of(federation)
+    with monkeypatch.context() as patch:
+        half_a_line(scene, patch)
+        with pytest.raises(Killed):
+            scene.drive()
+    asked("unmask", 3, "before")(scene, monkeypatch)  # ward-1 and ward-2 are heard
+    with pytest.raises(Killed):
+        scene.drive()
+    scene.watched.before = lambda kind, round_: None
+    before = len(scene.watched.replies)
+    assert scene.drive().failure is None
+    assert scene.weights == uninterrupted
+    after = [site for site, kind, round_, _ in scene.watched.replies[before:] if (kind, round_) == ("unmask", ROUND)]
+    assert after == ["ward-3", "ward-4"]
+    assert {tuple(numbers) for numbers in scene.instances().values()} == {(FIRST,)}
+
+
 def restarted(scene: Scene) -> None:
     """All sites: their secrets are gone, their promises are not."""
     scene.sites.clear()
@@ -255,6 +276,8 @@ def test_a_sum_that_failed_for_want_of_shares_is_finished_when_the_sites_are_bac
     assert failure is not None
     assert "ward-1" in failure.reason
     assert scene.kept == KEPT
+    begun = [told for told in scene.watched.replies if told[1:3] == ("advertise_keys", ROUND)]
+    assert not begun  # whoever has released would refuse another instance
     scene.watched.dying = {}
     scene.members.home.journal("run-1").record(RunReopened(unix=0.0))
     assert scene.drive().failure is None
