@@ -19,10 +19,22 @@ from fedloop_core.privacy.accounting import check_delta, epsilon, rdp_at
 from fedloop_core.privacy.charges import Charge, NonPrivateCharge, PureCharge
 from fedloop_proto.coordination.v1.coordination_pb2 import PrivacySpend
 
-__all__ = ["RunCharges"]
+__all__ = ["RunCharges", "epsilon_of_run"]
 
 _LOG = logging.getLogger(__name__)
 _ROUNDING = 1e-6  # relative slack when rounds, charged one by one, add up to the whole run
+
+
+def epsilon_of_run(charges: Sequence[Charge], delta: float, *, training: bool) -> float:
+    """Epsilon at ``delta`` of a run's charges to one block.
+
+    What is charged to training rows is planned from the number of units told, so that number may decide which order
+    is best. Pure epsilons are therefore added plainly, and only the rest is composed at its best order.
+    """
+    if not training:
+        return epsilon(charges, delta)
+    pure = [charge.epsilon * charge.count for charge in charges if isinstance(charge, PureCharge)]
+    return math.fsum(pure) + epsilon([c for c in charges if not isinstance(c, PureCharge)], delta)
 
 
 @dataclass(frozen=True)
@@ -187,16 +199,8 @@ class RunCharges:
             )
 
     def _epsilon(self, charges: Sequence[Charge], block: str) -> float:
-        """Of the run's charges to one block.
-
-        What is charged to training rows is planned from the number of units told, so that number may decide which order
-        is best. Pure epsilons are therefore added plainly, and only the rest is composed at its best order.
-        """
-        delta = self.context.task.privacy.delta
-        if block not in self.context.training_blocks:
-            return epsilon(charges, delta)
-        pure = [charge.epsilon * charge.count for charge in charges if isinstance(charge, PureCharge)]
-        return math.fsum(pure) + epsilon([c for c in charges if not isinstance(c, PureCharge)], delta)
+        """Of the run's charges to one block."""
+        return epsilon_of_run(charges, self.context.task.privacy.delta, training=block in self.context.training_blocks)
 
     def _ceilings(self) -> Iterator[Ceiling]:
         for block in self.context.training_blocks:

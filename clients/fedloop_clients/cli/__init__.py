@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from fedloop_clients.cli import ledger
+from fedloop_clients.cli.assessment import assessment
 from fedloop_clients.cli.backup import backup, restore
 from fedloop_clients.cli.doctor import doctor
 from fedloop_clients.cli.erasing import erase, readmit
@@ -33,6 +34,7 @@ for _command in (
     erase,
     readmit,
     retention,
+    assessment,
     leave,
 ):
     commands.command()(_command)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from fedloop_clients.cli.data_file import is_missing, missing_words
 from fedloop_clients.cli.options import HOME
+from fedloop_clients.policy_words import policy_words
 from fedloop_core.commands import AS_JSON, Told, moment, tell_json
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ def show_policy(home: Path = HOME, as_json: bool = AS_JSON) -> None:
         held = {block: {"epsilon": str(one.epsilon), "delta": one.delta} for block, one in known.items()}
         print(json.dumps(told | {"open_blocks": held}))
         return
-    for line in _words(settings):
+    for line in policy_words(settings):
         print(line)
     for block, one in known.items():
         print(f"  in the ledger, for life: block {block} has epsilon {one.epsilon:g}, delta {one.delta:g}")
@@ -162,23 +163,3 @@ def _contact(daemon: SiteStatus | None) -> str:
 def _budget(settings: SiteSettings) -> dict[str, object]:
     budgets = {"training": settings.budget.training, "evaluation": settings.budget.evaluation}
     return {name: {"epsilon": str(budget.epsilon), "delta": budget.delta} for name, budget in budgets.items()}
-
-
-def _words(settings: SiteSettings) -> list[str]:
-    policy, budget = settings.policy, settings.budget
-    lines = [f"site {settings.site} allows, whatever the coordinator sends:"]
-    lines.append(f"  tasks: {'any' if policy.tasks is None else ', '.join(policy.tasks) or 'none'}")
-    if policy.purposes is not None:
-        lines.append(f"  purposes: {', '.join(policy.purposes)}")
-    if policy.hours is not None:
-        windows = "; ".join(f"{', '.join(w.days)} {w.start}-{w.end}" for w in policy.hours.windows)
-        lines.append(f"  hours: {windows} ({policy.hours.time_zone})")
-    private = "only private runs" if policy.require_private else "runs without privacy too"
-    lines.append(f"  a run: {private}, epsilon up to {policy.maximum_epsilon:g}, delta up to {policy.maximum_delta:g}")
-    lines.append(f"  rounds a run: {'any' if policy.maximum_rounds is None else policy.maximum_rounds}")
-    lines.append(f"  approval by hand: {policy.approval}")
-    for name, block in (("training", budget.training), ("evaluation", budget.evaluation)):
-        lines.append(f"  {name} rows, for life: epsilon {block.epsilon:g}, delta {block.delta:g}")
-    if policy.paused or policy.leaving:
-        lines.append("  now: nothing, since the policy says paused or leaving")
-    return lines

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
-from typing import Literal
 
 from fedloop_core.artifact import Lineage
-from fedloop_core.privacy_statement import CentralPromise, PrivacyStatement, ReleaseMade, SitePrivacy
+from fedloop_core.privacy_statement import CentralPromise, PrivacyStatement, SitePrivacy
+from fedloop_core.promises import mechanism_of, not_protected, releases_of
 from fedloop_core.task.aggregation import Mean
 from fedloop_core.task.document import Task
 from fedloop_server.runs.answers import is_possible
@@ -17,7 +16,6 @@ from fedloop_server.runs.state import RunState
 
 __all__ = ["latest_spends", "lineage_of", "privacy_of"]
 
-_Payer = Literal["training rows", "evaluation rows", "nobody"]
 _PACKAGES = ("fedloop", "flwr", "numpy", "onnx", "onnxruntime", "opacus", "torch")
 
 
@@ -38,11 +36,6 @@ def latest_spends(state: RunState) -> dict[str, SiteSpend]:
 def privacy_of(plan: RunPlan, state: RunState) -> PrivacyStatement:
     """The statement of a finished training. Evaluation is stated at what it may spend, since it follows the export."""
     privacy = plan.task.privacy
-    mechanism = (
-        "DP-SGD at each site (Abadi 2016), Poisson sampling, accounted by RDP; counts with discrete Laplace noise"
-        if privacy.private
-        else "none"
-    )
     sites = tuple(
         SitePrivacy(
             site=spend.site,
@@ -58,13 +51,13 @@ def privacy_of(plan: RunPlan, state: RunState) -> PrivacyStatement:
         private=privacy.private and plan.private,
         unit=privacy.unit_column or "record",
         adjacency="add-or-remove",
-        mechanism=mechanism,
+        mechanism=mechanism_of(plan.task),
         sites=sites,
         clipping_norm=privacy.clipping_norm if privacy.private else None,
         coordinator_sees="the sum of the updates" if _sums_only(plan.task) else "each site's update",
-        releases=tuple(_releases(plan.task)),
+        releases=tuple(releases_of(plan.task)),
         central=_central(plan, state),
-        not_protected=tuple(_not_protected(plan.task)),
+        not_protected=tuple(not_protected(plan.task)),
         purpose=plan.task.purpose,
     )
 
@@ -87,44 +80,6 @@ def _central(plan: RunPlan, state: RunState) -> CentralPromise | None:
 
 def _sums_only(task: Task) -> bool:
     return isinstance(task.aggregation, Mean) and task.aggregation.secure
-
-
-def _releases(task: Task) -> Iterator[ReleaseMade]:
-    noised = task.privacy.private
-    exact = "none: exact"
-    trained: _Payer = "training rows" if noised else "nobody"
-    evaluated: _Payer = "evaluation rows" if noised else "nobody"
-    round_ = "gradients clipped by unit, Gaussian noise, Poisson sampling" if noised else exact
-    yield ReleaseMade(what="the update of each round", mechanism=round_, charged_to=trained)
-    if task.central_privacy is not None:
-        guard = "whole updates clipped, Gaussian noise on their sum at the coordinator"
-        yield ReleaseMade(what="the model of each round", mechanism=guard, charged_to="whole sites")
-    if task.preprocessing.scaling == "federated" and task.feature_schema.numeric:
-        sums = "Gaussian noise on clamped sums" if noised else exact
-        yield ReleaseMade(what="sums for the shared scaling of features", mechanism=sums, charged_to=trained)
-    count = "discrete Laplace noise" if noised else exact
-    yield ReleaseMade(what="the number of training units", mechanism=count, charged_to=trained)
-    yield ReleaseMade(what="how good models are on evaluation rows", mechanism=count, charged_to=evaluated)
-    yield ReleaseMade(
-        what="whether the data gate lets the rows in, and a digest of them under the site's own key",
-        mechanism=exact,
-        charged_to="nobody",
-    )
-
-
-def _not_protected(task: Task) -> Iterator[str]:
-    if not task.privacy.private:
-        yield "Nothing limits what the model or the updates tell about one row."
-    if task.privacy.private and task.privacy.unit_column is None:
-        yield "A person with several rows is protected as several rows, and so less."
-    if task.privacy.private:
-        yield "A person with rows at two sites is two units: their losses add up."
-        yield "The data gate's verdict and the codes of refusals are exact; each tells little, and none is covered by epsilon."
-        yield "Epsilon bounds what is learnt of one unit, and nothing of what a site's rows have in common."
-    if task.central_privacy is not None:
-        yield "What hides a whole site is added by the coordinator, which sees each update before."
-        yield "Which sites take part, and what each measures of a model, are outside the promise to whole sites; and runs add up."
-    yield "Times and sizes of messages are not hidden."
 
 
 def lineage_of(plan: RunPlan, state: RunState) -> Lineage:
