@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from contextlib import closing, suppress
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 from flwr.app import Context
@@ -30,6 +30,7 @@ from fedloop_server.runs.room import Room, with_room
 from fedloop_server.runs.state import RunState
 from fedloop_server.runs.surroundings import Surroundings
 from fedloop_server.runs.warm import require_same_purpose, require_weights
+from fedloop_server.whole_sites.book import WholeSites
 
 __all__ = ["app", "drive", "server_app"]
 
@@ -134,6 +135,10 @@ def _attempt(
     key = home.envelope_key
 
     def once(at_least: int, catches_up: bool) -> None:
+        with _whole_sites(home, plan, surroundings) as whole_sites:
+            drive_once(at_least, catches_up, whole_sites)
+
+    def drive_once(at_least: int, catches_up: bool, whole_sites: WholeSites | None) -> None:
         model = _model(home, registry, plan, surroundings.room)
 
         def connect(attempt: int) -> Exchange:
@@ -147,12 +152,22 @@ def _attempt(
                 catches_up=catches_up,
             )
 
-        driver = RunDriver(plan, journal, model, connect, at_least=at_least)
+        driver = RunDriver(plan, journal, model, connect, at_least=at_least, whole_sites=whole_sites)
         driver.train()
         if plan.export:
             Candidate(plan, journal, registry, driver.exchange).make(model.deployable())
 
     catching_up(once)
+
+
+@contextmanager
+def _whole_sites(home: CoordinatorHome, plan: RunPlan, surroundings: Surroundings) -> Iterator[WholeSites | None]:
+    """The record of what whole sites have spent, where the run hides them."""
+    if plan.task.central_privacy is None:
+        yield None
+        return
+    with closing(with_room(lambda: home.whole_sites(surroundings.whole_site_budget), surroundings.room)) as book:
+        yield book
 
 
 def _model(home: CoordinatorHome, registry: Registry, plan: RunPlan, room: Room | None) -> RunModel:

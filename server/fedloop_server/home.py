@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +28,10 @@ from fedloop_server.runs.plan import RunPlan
 from fedloop_server.runs.room import Room
 from fedloop_server.runs.state import RunState
 from fedloop_server.settings import SETTINGS_FILE, ServerSettings, load_settings, read_file
+from fedloop_server.whole_sites.budget import SiteBudget
+
+if TYPE_CHECKING:
+    from fedloop_server.whole_sites.book import WholeSites
 
 __all__ = ["CoordinatorHome"]
 
@@ -106,6 +111,12 @@ class CoordinatorHome:
     def countersignatures(self) -> Countersignatures:
         """What sites have signed of the audit log."""
         return countersigned(self.audit().path)
+
+    def whole_sites(self, budget: SiteBudget | None = None) -> WholeSites:
+        """What runs have spent on whole sites, within server.toml's budget, or a rehearsal's own; the caller closes it."""
+        from fedloop_server.whole_sites.book import WholeSites  # accounting: most commands need none
+
+        return WholeSites(self.database(), self.settings.whole_sites if budget is None else budget)
 
     def registry(self) -> Registry:
         """Versions, artifacts, gates and stages."""

@@ -13,6 +13,7 @@ from fedloop_core.errors import NotSetUp, SettingsInvalid
 from fedloop_core.processes.logs import LOG_DAYS
 from fedloop_core.strict import Strict
 from fedloop_core.toml.reader import DocumentKind, read_document
+from fedloop_server.whole_sites.budget import SiteBudget
 
 __all__ = [
     "SETTINGS_FILE",
@@ -151,6 +152,7 @@ class ServerSettings(Strict):
     hub_limits: HubLimits = HubLimits()
     sites: SiteSettings = SiteSettings()
     retention: RetentionSettings = RetentionSettings()
+    whole_sites: SiteBudget = SiteBudget()
     certificate: OwnCertificate | None = None
 
     @classmethod

@@ -51,6 +51,12 @@ run_days = {run_days}         # runs that are over and made no version
 weights_days = {weights_days} # weights of versions that are neither served nor their task's newest
 log_days = {log_days}
 
+# What all runs whose task has [central_privacy] may spend on one whole site, for life; inf keeps no budget, and counts all the same.
+# A site keeps the budget of its first charge. `fedloop server budget` shows what is spent and left.
+[whole_sites]
+epsilon = {whole_sites_epsilon}
+delta = {whole_sites_delta}
+
 # Bounds, with their defaults; remove the # to change one.
 # [limits]
 # body_bytes = {body_bytes}
@@ -91,6 +97,8 @@ def settings_text(settings: ServerSettings) -> str:
         hub_public=_quoted(settings.hub.public),
         certificate_days=settings.sites.certificate_days,
         **settings.retention.model_dump(),
+        whole_sites_epsilon=settings.whole_sites.epsilon,
+        whole_sites_delta=settings.whole_sites.delta,
         **limits.model_dump(),
         **hub.model_dump(),
     )

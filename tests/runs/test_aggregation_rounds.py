@@ -33,6 +33,7 @@ from fedloop_core.task.document import (
 )
 from fedloop_proto.coordination.v1.coordination_pb2 import Answer, DataDescription, LocalUpdate
 from fedloop_server.aggregation.bounding import bound_from, shortened
+from fedloop_server.home import CoordinatorHome
 from fedloop_server.runs.driver import RunDriver
 from fedloop_server.runs.exchange import Exchange
 from fedloop_server.runs.journal import RunJournal
@@ -160,6 +161,7 @@ def driver(folder: Path, chosen: Task, sites: Sequence[Site], late: Sequence[int
             task_digest=chosen.digest,
             now_unix=lambda: 0.0,
         ),
+        whole_sites=CoordinatorHome(folder).whole_sites() if chosen.central_privacy is not None else None,
     )
 
 

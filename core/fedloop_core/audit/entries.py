@@ -44,6 +44,7 @@ class AuditAction(StrEnum):
     RUN_FINISHED = "run-finished"
     RUN_FAILED = "run-failed"
     RUN_REMOVED = "run-removed"
+    WHOLE_SITES_CHARGED = "whole-sites-charged"
     RELEASE = "release"
     OVERRIDE = "override"
     BUDGET_REFUSED = "budget-refused"

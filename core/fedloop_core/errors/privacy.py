@@ -29,7 +29,7 @@ class PrivacyParameterInvalid(PrivacyError):
 
 
 class BudgetExhausted(PrivacyError):
-    """The ledger refuses a charge: the block's budget for life would be exceeded."""
+    """A charge is refused: the budget for life of a block of rows at a site, or of a whole site at the coordinator, would be exceeded."""
 
     code = "FL-PRIV-002"
 
@@ -41,7 +41,7 @@ class LedgerRolledBack(PrivacyError):
 
 
 class BudgetFixed(PrivacyError):
-    """A site's settings name another budget for rows whose block is open: its budget is for life."""
+    """Settings name another budget than at the first charge to a block of rows, or to a whole site: a budget is for life."""
 
     code = "FL-PRIV-004"
 

@@ -20,6 +20,7 @@ from fedloop_server.runs.events import (
     SiteAdmitted,
     SiteLeftOut,
     VersionRegistered,
+    WholeSitesCharged,
 )
 
 __all__ = ["sentence_of"]
@@ -45,6 +46,12 @@ def sentence_of(event: Event) -> str:
             return f"{out.site} is left out of {where}{good}: {out.reason.rstrip('.')} ({out.code}{f': {meaning}' if meaning else ''})."
         case ScalerFixed():
             return "The scaling of the features is fixed."
+        case WholeSitesCharged(sites=sites, releases=releases):
+            of = "without a budget" if event.budget is None else f"of {event.budget:g} for life"
+            return (
+                f"{releases} rounds are charged to {len(sites)} whole sites, with noise multiplier {event.noise_multiplier:.3g}; the most "
+                f"that one has spent is epsilon {event.spent:.3f} {of} (delta {event.delta:g})."
+            )
         case RoundOpened(round=number, asked=asked):
             return f"Round {number} asks {len(asked)} sites: {', '.join(asked)}."
         case RoundClosed(round=number, folded=folded):
@@ -53,7 +60,12 @@ def sentence_of(event: Event) -> str:
                 for u in event.updates
                 if u.bounded_to is not None
             )
-            return f"Round {number} closes with {len(folded)} answers; its model is {event.digest[:16]}.{short}"
+            hidden = (
+                ""
+                if event.central is None
+                else f" Epsilon of whole sites in this run so far: {event.central.epsilon:.3f}."
+            )
+            return f"Round {number} closes with {len(folded)} answers; its model is {event.digest[:16]}.{short}{hidden}"
         case RoundLost(round=number, reason=reason):
             return f"Round {number} is trained again: {reason.rstrip('.')}."
         case VersionRegistered(version=version):

@@ -8,7 +8,7 @@ from fedloop_core.errors import StorageError
 
 __all__ = ["HEAD", "REVISIONS", "Behind", "Current", "Found", "Fresh", "standing"]
 
-REVISIONS = ("0001", "0002", "0003")
+REVISIONS = ("0001", "0002", "0003", "0004")
 """Every revision in order; the files are ``versions/<revision>_*.py``."""
 HEAD = REVISIONS[-1]
 """What this release makes and reads."""

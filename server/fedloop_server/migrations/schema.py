@@ -8,10 +8,11 @@ from fedloop_server.database import Base
 from fedloop_server.manager import tables as manager_tables
 from fedloop_server.membership import tables as membership_tables
 from fedloop_server.registry import tables as registry_tables
+from fedloop_server.whole_sites import tables as whole_site_tables
 
 __all__ = ["TABLE_MODULES", "metadata", "version_table"]
 
-TABLE_MODULES = (registry_tables, manager_tables, membership_tables)
+TABLE_MODULES = (registry_tables, manager_tables, membership_tables, whole_site_tables)
 """The modules that declare tables."""
 
 

@@ -9,6 +9,7 @@ from fedloop_server.database import Base
 
 __all__ = [
     "ArtifactRow",
+    "CardRow",
     "GateRow",
     "MetricRow",
     "RunRow",
@@ -97,6 +98,16 @@ class GateRow(Base):
     verdict: Mapped[str]
     detail: Mapped[str]
     decided_at: Mapped[int]
+    __table_args__ = (_of_a_version(),)
+
+
+class CardRow(Base):
+    """The model card of a version, once its gate has decided."""
+
+    __tablename__ = "model_cards"
+    task: Mapped[str] = mapped_column(primary_key=True)
+    number: Mapped[int] = mapped_column(primary_key=True)
+    card: Mapped[str]
     __table_args__ = (_of_a_version(),)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 from fedloop_core.audit import AuditAction
 from fedloop_core.errors import BudgetExhausted, LedgerRolledBack, PolicyRefused
-from fedloop_server.runs.events import Event, RunFailed, RunFinished, RunStopped, SiteLeftOut
+from fedloop_server.runs.events import Event, RunFailed, RunFinished, RunStopped, SiteLeftOut, WholeSitesCharged
 from fedloop_server.runs.room import Room, with_room
 from fedloop_server.runs.state import RunState
 from fedloop_server.runs.surroundings import Audit
@@ -45,6 +45,16 @@ def _record(run_id: str, audit: Audit, state: RunState, event: Event) -> None:
         case SiteLeftOut(left_out=out):
             action = _ACTIONS.get(out.code, AuditAction.SITE_LEFT_OUT)
             audit.record(_ACTOR, action, out.site, run=run_id, round=out.round, code=out.code, reason=out.reason)
+        case WholeSitesCharged():
+            audit.record(
+                _ACTOR,
+                AuditAction.WHOLE_SITES_CHARGED,
+                run_id,
+                sites=len(event.sites),
+                noise_multiplier=event.noise_multiplier,
+                releases=event.releases,
+                spent=event.spent,
+            )
         case RunFinished():
             audit.record(_ACTOR, AuditAction.RUN_FINISHED, run_id, rounds=state.completed_rounds)
         case RunFailed(code=code, reason=reason):

@@ -36,6 +36,7 @@ from fedloop_server.runs.joining import Joining
 from fedloop_server.runs.journal import RunJournal
 from fedloop_server.runs.leaving import left_out_of, refused_by_gate, revoked, waits_for_a_person
 from fedloop_server.runs.model import RunModel
+from fedloop_server.runs.paying import Payments, failure_of, spent_sites
 from fedloop_server.runs.plan import RunPlan
 from fedloop_server.runs.replies import SiteAnswer, SiteFailure
 from fedloop_server.runs.round import RoundProgress, Verdict
@@ -43,6 +44,7 @@ from fedloop_server.runs.rounds import OpenRound, question_of
 from fedloop_server.runs.secure import SecureSums, Summed
 from fedloop_server.runs.state import Phase
 from fedloop_server.secure_aggregation.machine import SecureSum
+from fedloop_server.whole_sites.book import WholeSites
 
 __all__ = ["RunDriver"]
 
@@ -53,7 +55,7 @@ _MOST_NAMED = 8
 class RunDriver:
     """One attempt of a run, up to the trained model. ``now_unix`` stamps events, ``clock`` measures deadlines.
 
-    ``at_least``: its number is no lower.
+    ``at_least``: its number is no lower. ``whole_sites``: where it is charged, for a task that hides whole sites.
     """
 
     def __init__(
@@ -66,6 +68,7 @@ class RunDriver:
         now_unix: Callable[[], float] = time.time,
         clock: Callable[[], float] = time.monotonic,
         at_least: int = 0,
+        whole_sites: WholeSites | None = None,
     ) -> None:
         self._plan = plan
         self._task: Task = plan.task
@@ -80,12 +83,18 @@ class RunDriver:
         self._joining = Joining(self._task, journal, self.exchange)
         self._secure: SecureSums | None = None
         self._central = CentralNoise.of(plan, model.trained)
+        self._payments: Payments | None = None
+        if self._central is not None:
+            if whole_sites is None:
+                raise ValueError("a run that hides whole sites needs the record of what they have spent")
+            self._payments = Payments(plan, self._central.plan, whole_sites, journal, now_unix)
 
     def train(self) -> NamedArrays:
         """Runs every round that is not safe yet; returns the trained arrays with those of the scaler.
 
         Raises:
             AttemptBehind: a site knows a later attempt, and the exchange catches up.
+            BudgetExhausted: the budget for whole sites of too few sites holds the run.
             ContentDamaged: neither the last checkpoint nor the one before it can be gone on from.
             QuorumNotReached: too few sites at the start or in a round; the journal says who and why.
             RunCancelled: a person wants the run to stop.
@@ -94,6 +103,7 @@ class RunDriver:
         """
         self._check_expected()
         self._gather()
+        self._leave_out_spent()
         if self._journal.state.phase is Phase.GATHERING:
             self._joining.describe_all()
             self._check_members(0)
@@ -109,6 +119,17 @@ class RunDriver:
     def _all_is_spent(self) -> bool:
         """Whether noise at the coordinator is paid for no more rounds: a lost model that had been sent took one of the planned."""
         return self._central is not None and self._central.done(self._journal.state)
+
+    def _leave_out_spent(self) -> None:
+        """Sites whose budget as a whole does not hold the run are not even asked for their rows."""
+        if self._payments is None:
+            return
+        sites = self.exchange.active - self._journal.state.barred_sites
+        refused = self._payments.refused(sites)
+        for site, error in sorted(refused.items()):
+            self._leave_out(failure_of(site, error), 0)
+        if refused and len(sites) - len(refused) < self._needed:
+            raise spent_sites(refused, len(sites) - len(refused), self._needed)
 
     def _check_expected(self) -> None:
         rule, expected = self._task.aggregation, self._plan.expected_sites
@@ -225,6 +246,9 @@ class RunDriver:
         self.exchange.look()
         self._joining.welcome()
         self._note_revoked(number)
+        if self._payments is not None:
+            for failure in self._payments.pay(self._members()):
+                self._leave_out(failure, number)
         self._check_members(number)
         members = self._members()
         lost = self._journal.state.lost

@@ -37,6 +37,7 @@ __all__ = [
     "SiteTook",
     "UpdateFolded",
     "VersionRegistered",
+    "WholeSitesCharged",
 ]
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
@@ -216,6 +217,22 @@ class ScalerFixed(Strict):
     digest: str = ""
 
 
+class WholeSitesCharged(Strict):
+    """All rounds that the run plans are charged to these whole sites, in the coordinator's record over all runs.
+
+    ``spent``: the highest epsilon for life among them, at ``delta``, of ``budget``; None: no budget is kept.
+    """
+
+    event: Literal["whole-sites-charged"] = "whole-sites-charged"
+    sites: tuple[str, ...]
+    noise_multiplier: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    releases: Annotated[int, Field(ge=1)]
+    spent: NotNegative
+    budget: NotNegative | None
+    delta: Annotated[float, Field(gt=0, lt=1)]
+    unix: float
+
+
 class RoundOpened(Strict):
     """The question of a round is about to be asked."""
 
@@ -319,6 +336,7 @@ Event = Annotated[
     | SiteAdmitted
     | SiteLeftOut
     | ScalerFixed
+    | WholeSitesCharged
     | RoundOpened
     | RoundClosed
     | RoundLost

@@ -6,7 +6,7 @@ events, so a run that lost its process is exactly the fold of what was journalle
 Order of events::
 
     AttemptStarted  SiteAdmitted* SiteLeftOut*  ScalerFixed
-    ( SiteAdmitted* SiteLeftOut*  RoundOpened  SiteLeftOut*  RoundClosed )*
+    ( SiteAdmitted* SiteLeftOut*  WholeSitesCharged?  RoundOpened  SiteLeftOut*  RoundClosed )*
     VersionRegistered  ArtifactMeasured*  GateDecided
     RunFinished | RunFailed | RunStopped
 
@@ -40,6 +40,7 @@ from fedloop_server.runs.events import (
     SiteAdmitted,
     SiteLeftOut,
     VersionRegistered,
+    WholeSitesCharged,
 )
 
 __all__ = [
@@ -81,6 +82,7 @@ class RunState(Strict):
     sent: bool = False
     lost_releases: int = 0
     trouble: AttemptBroken | None = None
+    charged: tuple[WholeSitesCharged, ...] = ()
     version: int | None = None
     artifacts: tuple[ArtifactMeasured, ...] = ()
     gate: GateDecided | None = None
@@ -97,6 +99,11 @@ class RunState(Strict):
         if len(self.rounds) > 1:
             return self.rounds[-2].checkpoint
         return self.beginning.checkpoint if self.rounds and self.beginning is not None else None
+
+    @property
+    def charged_sites(self) -> frozenset[str]:
+        """Whole sites to which the run was charged."""
+        return frozenset(site for charged in self.charged for site in charged.sites)
 
     @property
     def ended(self) -> bool:
@@ -143,6 +150,8 @@ def apply(state: RunState, event: Event) -> RunState:
             change = {"trouble": event}
         case ScalerFixed(checkpoint=checkpoint):
             change = {"phase": Phase.TRAINING, "checkpoint": checkpoint, "beginning": event}
+        case WholeSitesCharged():
+            change = {"charged": (*state.charged, event)}
         case RoundOpened(round=number):
             if state.phase is not Phase.TRAINING or number != state.completed_rounds + 1:
                 raise ValueError(f"round {number} opened after {state.completed_rounds} in phase {state.phase}")

@@ -15,6 +15,7 @@ from fedloop_core.audit.entries import Detail
 from fedloop_core.errors import StorageError
 from fedloop_core.keys import VerifyingKey
 from fedloop_server.runs.heads import LedgerHeads, MemoryHeads
+from fedloop_server.whole_sites.budget import SiteBudget
 
 __all__ = [
     "Arrivals",
@@ -150,4 +151,5 @@ class Surroundings:
     arrivals: Arrivals | None = None
     idle: IdleSites | None = None
     stop: StopWish | None = None
+    whole_site_budget: SiteBudget | None = None  # None: that of the coordinator's settings
     room: Callable[[StorageError], None] | None = None  # is told of a failing disk or database; returns for another try
