@@ -14,6 +14,7 @@ from tests.simulation.secure_sites import SEED, Watched, rows_of, task_of
 from fedloop_clients.daemon import SiteDaemon
 from fedloop_clients.endpoint import SiteEndpoint
 from fedloop_core.arrays import digest
+from fedloop_core.errors import ContentDamaged
 from fedloop_server.runs import sums
 from fedloop_server.runs.events import RoundClosed, RunReopened
 from fedloop_server.runs.journal import RunJournal
@@ -283,6 +284,27 @@ def test_a_sum_that_failed_for_want_of_shares_is_finished_when_the_sites_are_bac
     assert scene.drive().failure is None
     assert scene.weights == uninterrupted
     assert {tuple(numbers) for numbers in scene.instances().values()} == {(FIRST,)}
+
+
+def test_a_damaged_checkpoint_is_put_back_since_its_round_cannot_be_summed_again(
+    federation: Make, monkeypatch: Patch, uninterrupted: bytes
+) -> None:
+    scene = Scene.of(federation)
+    with monkeypatch.context() as patch:
+        calls(RunJournal, "record", is_closing, first=False)(scene, patch)
+        with pytest.raises(Killed):
+            scene.drive()
+    checkpoint = scene.folder / f"round-{ROUND}.safetensors"
+    whole = checkpoint.read_bytes()
+    checkpoint.write_bytes(whole[:-5])
+    failure = scene.drive().failure
+    assert failure is not None
+    assert failure.code == ContentDamaged.code
+    assert checkpoint.name in failure.reason
+    checkpoint.write_bytes(whole)
+    scene.members.home.journal("run-1").record(RunReopened(unix=0.0))
+    assert scene.drive().failure is None
+    assert scene.weights == uninterrupted
 
 
 def one_bit(path: Path) -> None:

@@ -219,13 +219,14 @@ class RunDriver:
 
         The same sites are asked the same question, which they answer from their outboxes and pay for once; then the model is
         the same, bit by bit. Should one of them be away, or no longer keep its answer, it is another one, and whoever had
-        answered the round after it answers that anew, and pays for it. A model that was registered is never another one.
+        answered the round after it answers that anew, and pays for it. A model that was registered is never another one. A round that was
+        summed securely cannot be summed again: its sites have released their shares.
 
         Raises:
-            ContentDamaged: the version is registered, or there is no checkpoint before it that is whole.
+            ContentDamaged: the version is registered, the sum was secure, or there is no checkpoint before it that is whole.
         """
         state = self._journal.state
-        if state.phase is not Phase.TRAINING or state.checkpoint_before is None:
+        if state.phase is not Phase.TRAINING or state.checkpoint_before is None or self._task.secure:
             raise damaged
         try:
             self._model.load(self._journal.load_checkpoint(state.checkpoint_before, self._model.names))
