@@ -16,8 +16,12 @@ import click
 import pytest
 import typer.main
 
+from fedloop_clients.retention import site_stores
+from fedloop_clients.settings import RetentionSettings, SiteSettings
 from fedloop_core.cli import root
 from fedloop_core.errors import FedloopError
+from fedloop_server.manager.stores import coordinator_stores
+from fedloop_server.settings import ServerSettings
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(
@@ -250,3 +254,15 @@ def test_every_page_is_in_the_index() -> None:
     index = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
     for page in (ROOT / "docs").glob("*.md"):
         assert page.name == "index.md" or f"({page.name})" in index, f"docs/index.md does not name {page.name}"
+
+
+def test_the_page_on_privacy_names_every_store_and_every_limit() -> None:
+    page = (ROOT / "docs" / "privacy.md").read_text()
+    told = page[page.index("## How long what is kept") : page.index("## For an impact assessment")]
+    for settings in (SiteSettings, ServerSettings):
+        limits = settings.model_fields["retention"].default
+        for name, days in limits.model_dump().items():
+            assert f"`{name}`" in told, name
+            assert days is None or f"{days} days" in told, name
+    for store in (*site_stores(RetentionSettings()), *coordinator_stores(ServerSettings.rehearsal().retention)):
+        assert store.name in told.lower() or store.name in told, store.name
