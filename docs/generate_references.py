@@ -1,5 +1,5 @@
 # ruff: noqa: INP001  a script beside the pages that it writes
-"""Writes the tables of task-file.md, summary.md, errors.md and aggregation.md from the code, or checks that they are fresh.
+"""Writes the tables of task-file.md, site-settings.md, summary.md, errors.md and aggregation.md from the code, or checks that they are fresh.
 
 Usage: ``python docs/generate_references.py [--check]``.
 
@@ -24,6 +24,7 @@ from typing import Annotated, Any, Union, get_args, get_origin
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from fedloop_clients.settings import SiteSettings
 from fedloop_core.errors import FedloopError
 from fedloop_core.task import Task
 from fedloop_core.task.combinations import COMBINATIONS
@@ -126,10 +127,20 @@ def default_of(field: FieldInfo) -> str:
 
 def task_tables(meanings: Meanings) -> Iterator[str]:
     """One table for each section of a task file."""
-    for section in sections(Task):
+    yield from _document_tables(meanings, Task, ("features",))
+
+
+def site_tables(meanings: Meanings) -> Iterator[str]:
+    """One table for each section of a site's settings."""
+    yield from _document_tables(meanings, SiteSettings, ("policy.hours.windows",))
+
+
+def _document_tables(meanings: Meanings, document: type[BaseModel], lists: tuple[str, ...]) -> Iterator[str]:
+    """One table for each section of a document; ``lists`` are written as lists of tables."""
+    for section in sections(document):
         schema = section.model.model_json_schema()["properties"]
         kind = kind_of(section.model)
-        listed = section.path == "features"  # the one list of tables
+        listed = section.path in lists
         title = f"`{'[' * (1 + listed)}{section.path}{']' * (1 + listed)}`" if section.path else "The top of the file"
         introduction = meanings.of(section.model, "")
         if introduction:
@@ -252,6 +263,7 @@ def pages() -> dict[Path, str]:
     meanings = Meanings(DOCS / "meanings.toml")
     tables: Mapping[str, Callable[[], Iterator[str]]] = {
         "task-file.md": lambda: task_tables(meanings),
+        "site-settings.md": lambda: site_tables(meanings),
         "summary.md": lambda: summary_tables(meanings),
         "errors.md": error_table,
         "aggregation.md": combination_table,
