@@ -249,7 +249,7 @@ def test_a_run_that_is_killed_is_charged_once_and_before_its_first_noised_model(
 
 def test_a_run_that_fails_has_spent_what_it_planned_and_the_next_one_is_refused(tmp_path: Path) -> None:
     with closing(book_in(tmp_path)) as book:
-        silent = [*honest(10), *(Site(f"silent-{n}", silent=True) for n in range(30))]
+        silent = [Site(f"site-{n}", silent=True) for n in range(SITES)]
         with pytest.raises(QuorumNotReached, match="0 of 40 sites answered"):
             driver(tmp_path / "run-1", hidden(), silent, run_id="run-1", book=book).train()
         assert len(entries(tmp_path)) == 1
