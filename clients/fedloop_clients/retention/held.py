@@ -6,8 +6,9 @@ from pathlib import Path
 
 from fedloop_clients.feedback.store import held_in
 from fedloop_clients.home import SiteHome
-from fedloop_clients.retention.stores import Store, goes_unix, site_stores
+from fedloop_clients.retention.stores import goes_unix, site_stores
 from fedloop_core.processes.logs import log_files
+from fedloop_core.retention import Store
 from fedloop_core.strict import Strict
 
 __all__ = ["HeldStore", "held_stores"]

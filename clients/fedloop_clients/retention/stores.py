@@ -4,29 +4,11 @@ from __future__ import annotations
 
 from fedloop_clients.settings import RetentionSettings
 from fedloop_core.certificates import DAY_SECONDS
-from fedloop_core.strict import Strict
+from fedloop_core.retention import Store, backups, kept_for_ever, logs, passing
 
-__all__ = ["Store", "goes_unix", "is_due_before", "site_stores"]
+__all__ = ["goes_unix", "is_due_before", "site_stores"]
 
-_NOBODY = "nobody"
 _YOU = "the site's people"
-
-
-class Store(Strict):
-    """A place where a site keeps something.
-
-    ``days``: None where nothing is deleted by age. ``setting``: the key of site.toml that says so. ``kept``: for how long, in words;
-    ``stays``: what is not deleted, and why.
-    """
-
-    name: str
-    place: str
-    holds: str
-    days: int | None
-    setting: str
-    kept: str
-    deleted_by: str
-    stays: str
 
 
 def is_due_before(days: int, now_unix: int) -> int:
@@ -70,47 +52,28 @@ def _limited(limits: RetentionSettings) -> tuple[Store, ...]:
             deleted_by="the site's daemon, each hour",
             stays="numbers of examples, so that one that is sent again is not taken for news; rows that have joined the site's data",
         ),
-        Store(
-            name="logs",
-            place="logs/",
-            holds="what the processes have said; no row",
-            days=limits.log_days,
-            setting="retention.log_days",
-            kept=f"{limits.log_days} days; and at most five files of 10 MiB for each process",
-            deleted_by="the supervisor, each hour",
-            stays="nothing",
-        ),
+        logs(limits.log_days),
     )
 
 
 def _evidence() -> tuple[Store, ...]:
     return (
-        Store(
-            name="ledger",
-            place="ledger.db",
-            holds="what every release was charged to which block of rows; no row",
-            days=None,
-            setting="",
-            kept="for ever",
-            deleted_by=_NOBODY,
-            stays="all of it: a charge that is forgotten could be spent again, and each entry is under the digest of the next",
+        kept_for_ever(
+            "ledger",
+            "ledger.db",
+            "what every release was charged to which block of rows; no row",
+            "a charge that is forgotten could be spent again, and each entry is under the digest of the next",
         ),
-        Store(
-            name="audit log",
-            place="audit.jsonl",
-            holds="who did what, and what was refused; people who were erased by the beginning of a digest",
-            days=None,
-            setting="",
-            kept="for ever",
-            deleted_by=_NOBODY,
-            stays="all of it: it is the evidence of what was done, and each entry is under the digest of the next",
+        kept_for_ever(
+            "audit log",
+            "audit.jsonl",
+            "who did what, and what was refused; people who were erased by the beginning of a digest",
+            "it is the evidence of what was done, and each entry is under the digest of the next",
         ),
         Store(
             name="erased people",
             place="erased.json",
             holds="a digest, under the site's own secret, of each person who takes no part",
-            days=None,
-            setting="",
             kept="until `fedloop site readmit`",
             deleted_by=_YOU,
             stays="all of it: without the list their rows would be trained on again",
@@ -119,10 +82,8 @@ def _evidence() -> tuple[Store, ...]:
             name="approvals",
             place="approvals.json",
             holds="runs that wait for a person, and who decided on which",
-            days=None,
-            setting="",
             kept="the newest 100 that wait and 100 that were decided on; decisions for ever",
-            deleted_by=_NOBODY,
+            deleted_by="nobody",
             stays="decisions: one that was forgotten would no longer hold",
         ),
     )
@@ -134,8 +95,6 @@ def _others() -> tuple[Store, ...]:
             name="membership",
             place="membership.json, keys/, and small state files",
             holds="addresses, keys and certificates of the site; no data of people",
-            days=None,
-            setting="",
             kept="as long as the site is a member; folders of keys that joining again has set aside are never used again",
             deleted_by=_YOU,
             stays="all of it",
@@ -144,30 +103,16 @@ def _others() -> tuple[Store, ...]:
             name="data file",
             place="data.file in site.toml",
             holds="the rows",
-            days=None,
-            setting="",
             kept="as the site decides",
             deleted_by=_YOU,
             stays="all of it: fedloop reads it and never writes to it",
         ),
-        Store(
-            name="Flower",
-            place="memory of the processes supernode and superexec",
-            holds="messages on their way, with the updates in them",
-            days=None,
-            setting="",
-            kept="until they have been passed on; flower/ holds programs and no message",
-            deleted_by="Flower",
-            stays="nothing",
+        passing(
+            "Flower",
+            "memory of the processes supernode and superexec",
+            "messages on their way, with the updates in them",
+            "until they have been passed on; flower/ holds programs and no message",
+            "Flower",
         ),
-        Store(
-            name="backups",
-            place="where `fedloop site backup` was told to write",
-            holds="all stores but logs and Flower's, as they were",
-            days=None,
-            setting="",
-            kept="as the site decides",
-            deleted_by=_YOU,
-            stays="what was deleted here since the backup was made: delete backups when they are as old as the limits above",
-        ),
+        backups("fedloop site backup", "all stores but logs and Flower's, as they were", _YOU),
     )

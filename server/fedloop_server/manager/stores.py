@@ -2,39 +2,22 @@
 
 from __future__ import annotations
 
-from fedloop_core.strict import Strict
+from fedloop_core.retention import Store, backups, kept_for_ever, logs, passing
 from fedloop_server.settings import RetentionSettings
 
-__all__ = ["CoordinatorStore", "coordinator_stores"]
+__all__ = ["coordinator_stores"]
 
-_NOBODY = "nobody"
 _SERVICE = "the coordinator's service, each hour"
 
 
-class CoordinatorStore(Strict):
-    """A place where a coordinator keeps something.
-
-    ``days``: None where nothing is deleted by age. ``setting``: the key of server.toml that says so.
-    """
-
-    name: str
-    place: str
-    holds: str
-    days: int | None
-    setting: str
-    kept: str
-    deleted_by: str
-    stays: str
-
-
-def coordinator_stores(limits: RetentionSettings) -> tuple[CoordinatorStore, ...]:
+def coordinator_stores(limits: RetentionSettings) -> tuple[Store, ...]:
     """All stores of a coordinator with these limits; those that fedloop deletes from come first."""
     return (*_limited(limits), *_passing(), *_kept())
 
 
-def _limited(limits: RetentionSettings) -> tuple[CoordinatorStore, ...]:
+def _limited(limits: RetentionSettings) -> tuple[Store, ...]:
     return (
-        CoordinatorStore(
+        Store(
             name="runs without a version",
             place="runs/",
             holds="plans, journals (who took part, norms and spending that sites told) and the last two models",
@@ -44,7 +27,7 @@ def _limited(limits: RetentionSettings) -> tuple[CoordinatorStore, ...]:
             deleted_by=_SERVICE,
             stays="the name of each run, since sites know it and must not be asked under it again",
         ),
-        CoordinatorStore(
+        Store(
             name="weights of versions",
             place="runs/*/round-*.safetensors",
             holds="the last two models of a run that made a version, from which a later run may start",
@@ -55,104 +38,68 @@ def _limited(limits: RetentionSettings) -> tuple[CoordinatorStore, ...]:
             deleted_by=_SERVICE,
             stays="plan and journal: they say where the version comes from",
         ),
-        CoordinatorStore(
-            name="logs",
-            place="logs/",
-            holds="what the processes have said",
-            days=limits.log_days,
-            setting="retention.log_days",
-            kept=f"{limits.log_days} days; and at most five files of 10 MiB for each process",
-            deleted_by="the supervisor, each hour",
-            stays="nothing",
+        logs(limits.log_days),
+    )
+
+
+def _passing() -> tuple[Store, ...]:
+    return (
+        passing(
+            "updates of a round",
+            "memory of the run's process",
+            "each site's update, where a rule compares them; else their sum alone",
+            "until the round closes",
+            "the run's process",
+            "nothing: no update is written to the disk by fedloop",
+        ),
+        passing(
+            "sums about to be unmasked",
+            "runs/*/unmasking-*",
+            "the masked sum of a round and what takes the masks off it",
+            "until the round is safe",
+            "the run's process",
+        ),
+        passing(
+            "Flower",
+            "flower/superlink/state.db",
+            "messages to sites and their replies, with the updates in them",
+            "until the run's process has taken the reply; what is left of a run when it is stopped",
+            "Flower",
+            "records of runs and nodes; pages that Flower has freed are used again and not overwritten before",
+        ),
+        passing(
+            "notices",
+            "coordinator.db",
+            "signed envelopes that wait for a site: runs that were called off, new authorities",
+            "until the site has acted on them or they expire; at most 500 for a site",
+            "the coordinator's service",
         ),
     )
 
 
-def _passing() -> tuple[CoordinatorStore, ...]:
+def _kept() -> tuple[Store, ...]:
     return (
-        CoordinatorStore(
-            name="updates of a round",
-            place="memory of the run's process",
-            holds="each site's update, where a rule compares them; else their sum alone",
-            days=None,
-            setting="",
-            kept="until the round closes",
-            deleted_by="the run's process",
-            stays="nothing: no update is written to the disk by fedloop",
+        kept_for_ever(
+            "versions",
+            "coordinator.db and blobs/",
+            "tasks, versions with their statements and measures, and the files that devices run",
+            "a device may run a version, go back to it, and show by it what was promised",
         ),
-        CoordinatorStore(
-            name="sums about to be unmasked",
-            place="runs/*/unmasking-*",
-            holds="the masked sum of a round and what takes the masks off it",
-            days=None,
-            setting="",
-            kept="until the round is safe",
-            deleted_by="the run's process",
-            stays="nothing",
+        kept_for_ever(
+            "sites",
+            "coordinator.db",
+            "names, keys, addresses and states of sites, and how far each ledger was seen",
+            "a ledger that was put back is noticed by it, also when a site comes back",
         ),
-        CoordinatorStore(
-            name="Flower",
-            place="flower/superlink/state.db",
-            holds="messages to sites and their replies, with the updates in them",
-            days=None,
-            setting="",
-            kept="until the run's process has taken the reply; what is left of a run when it is stopped",
-            deleted_by="Flower",
-            stays="records of runs and nodes; pages that Flower has freed are used again and not overwritten before",
+        kept_for_ever(
+            "audit log",
+            "audit.jsonl",
+            "who did what, and what was refused",
+            "sites have signed its entries, each of which is under the digest of the next",
         ),
-        CoordinatorStore(
-            name="notices",
-            place="coordinator.db",
-            holds="signed envelopes that wait for a site: runs that were called off, new authorities",
-            days=None,
-            setting="",
-            kept="until the site has acted on them or they expire; at most 500 for a site",
-            deleted_by="the coordinator's service",
-            stays="nothing",
-        ),
-    )
-
-
-def _kept() -> tuple[CoordinatorStore, ...]:
-    return (
-        CoordinatorStore(
-            name="versions",
-            place="coordinator.db and blobs/",
-            holds="tasks, versions with their statements and measures, and the files that devices run",
-            days=None,
-            setting="",
-            kept="for ever",
-            deleted_by=_NOBODY,
-            stays="all of it: a device may run a version, go back to it, and show by it what was promised",
-        ),
-        CoordinatorStore(
-            name="sites",
-            place="coordinator.db",
-            holds="names, keys, addresses and states of sites, and how far each ledger was seen",
-            days=None,
-            setting="",
-            kept="for ever",
-            deleted_by=_NOBODY,
-            stays="all of it: a ledger that was put back is noticed by it, also when a site comes back",
-        ),
-        CoordinatorStore(
-            name="audit log",
-            place="audit.jsonl",
-            holds="who did what, and what was refused",
-            days=None,
-            setting="",
-            kept="for ever",
-            deleted_by=_NOBODY,
-            stays="all of it: sites have signed its entries, each of which is under the digest of the next",
-        ),
-        CoordinatorStore(
-            name="backups",
-            place="where `fedloop server backup` was told to write",
-            holds="database, keys, runs, blobs and audit log, as they were",
-            days=None,
-            setting="",
-            kept="as the coordinator's people decide",
-            deleted_by="the coordinator's people",
-            stays="what was deleted here since the backup was made: delete backups when they are as old as the limits above",
+        backups(
+            "fedloop server backup",
+            "database, keys, runs, blobs and audit log, as they were",
+            "the coordinator's people",
         ),
     )
