@@ -14,6 +14,7 @@ from tests.simulation.secure_sites import SEED, Watched, rows_of, task_of
 from fedloop_clients.daemon import SiteDaemon
 from fedloop_clients.endpoint import SiteEndpoint
 from fedloop_core.arrays import digest
+from fedloop_core.durable import append_line
 from fedloop_core.errors import ContentDamaged
 from fedloop_server.runs import sums
 from fedloop_server.runs.events import RoundClosed, RunReopened
@@ -122,7 +123,7 @@ def calls(of: Any, name: str, dies: Callable[..., bool], *, first: bool = True) 
 
 def half_a_line(_: Scene, patch: Patch) -> None:
     """Dies when a part of the second answer is written."""
-    real, seen = sums.append_line, 0
+    seen = 0
 
     def dying(path: Path, line: str, *, sync: bool = True) -> None:
         nonlocal seen
@@ -131,7 +132,7 @@ def half_a_line(_: Scene, patch: Patch) -> None:
             with path.open("a") as file:
                 file.write(line[: len(line) // 2])
             raise Killed
-        real(path, line, sync=sync)
+        append_line(path, line, sync=sync)
 
     patch.setattr(sums, "append_line", dying)
 
