@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 
 from fedloop_clients.endpoint import SiteEndpoint
@@ -15,8 +16,10 @@ from fedloop_server.registry import Stage, VersionRecord
 from fedloop_server.release import PublishedArtifact, ReleaseRepository
 from fedloop_server.rollout import DeviceReported, Outcome, Phase, RolloutController
 from fedloop_server.runs.events import Event
+from fedloop_server.runs.paying import charge_of_task
 from fedloop_server.runs.plan import RunPlan
 from fedloop_server.runs.state import RunState
+from fedloop_server.whole_sites.budget import SiteBudget
 from fedloop_simulations.federation import run_in_process
 
 __all__ = ["Coordinator"]
@@ -33,9 +36,10 @@ def _clock() -> int:
 
 
 class Coordinator:
-    """Registry, release repository and rollout controller of one task."""
+    """Registry, release repository and rollout controller of one task; ``whole_sites`` is the budget for those."""
 
-    def __init__(self, folder: Path, task: Task) -> None:
+    def __init__(self, folder: Path, task: Task, whole_sites: SiteBudget) -> None:
+        self._whole_sites = whole_sites
         self.home = CoordinatorHome(folder)
         self._task = task
         self.registry = self.home.registry()
@@ -47,7 +51,20 @@ class Coordinator:
         self, plan: RunPlan, endpoints: Mapping[str, SiteEndpoint], observe: Callable[[RunState, Event], None]
     ) -> RunState:
         """Drives one run to its end."""
-        return run_in_process(self.home, plan, endpoints, observe)
+        return run_in_process(self.home, plan, endpoints, observe, self._whole_sites)
+
+    def hides(self, site: str, task: Task) -> bool:
+        """Whether the budget for whole sites admits one more run of the task with this one."""
+        charge = charge_of_task(task)
+        if charge is None:
+            return True
+        with closing(self.home.whole_sites(self._whole_sites)) as book:
+            return not book.refusals("", (site,), charge)
+
+    def spent_on_whole_sites(self) -> dict[str, float]:
+        """Epsilon of each whole site that was charged, over all runs."""
+        with closing(self.home.whole_sites(self._whole_sites)) as book:
+            return {name: account.spent for name, account in sorted(book.state().accounts.items())}
 
     def publish(self, version: int) -> None:
         """Signs a version's artifacts into the release; it is then canary."""

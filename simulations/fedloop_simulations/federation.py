@@ -16,6 +16,7 @@ from fedloop_server.runs.events import Event
 from fedloop_server.runs.plan import RunPlan
 from fedloop_server.runs.state import RunState
 from fedloop_server.runs.surroundings import FixedDirectory, SiteKey, Surroundings
+from fedloop_server.whole_sites.budget import SiteBudget
 from fedloop_simulations.grid import RUN_ID, InProcessGrid, Node
 from fedloop_simulations.keys import rehearsal_key
 from fedloop_simulations.site_worker import SiteFactory
@@ -28,12 +29,19 @@ Observer = Callable[[RunState, Event], None]
 
 
 def run_in_process(
-    home: CoordinatorHome, plan: RunPlan, endpoints: Mapping[str, SiteEndpoint], observe: Observer
+    home: CoordinatorHome,
+    plan: RunPlan,
+    endpoints: Mapping[str, SiteEndpoint],
+    observe: Observer,
+    whole_sites: SiteBudget | None = None,
 ) -> RunState:
-    """Stores the plan, or finds it stored, and drives the run to its end; a run that was begun goes on."""
+    """Stores the plan, or finds it stored, and drives the run to its end; a run that was begun goes on.
+
+    ``whole_sites``: the budget for those; None: that of the folder's settings.
+    """
     names = _numbered(endpoints)
     grid = InProcessGrid({node: Node(relay(endpoints[name]), {SITE_KEY: name}) for node, name in names.items()})
-    return _run(grid, home, plan, names, observe)
+    return _run(grid, home, plan, names, observe, whole_sites)
 
 
 def run_with_workers(
@@ -63,7 +71,14 @@ def _numbered(names: Iterable[str]) -> dict[int, str]:
     return dict(enumerate(sorted(names), _FIRST_NODE))
 
 
-def _run(grid: Grid, home: CoordinatorHome, plan: RunPlan, names: Mapping[int, str], observe: Observer) -> RunState:
+def _run(
+    grid: Grid,
+    home: CoordinatorHome,
+    plan: RunPlan,
+    names: Mapping[int, str],
+    observe: Observer,
+    whole_sites: SiteBudget | None = None,
+) -> RunState:
     home.store_plan(plan)
     context = Context(
         run_id=RUN_ID,
@@ -72,5 +87,6 @@ def _run(grid: Grid, home: CoordinatorHome, plan: RunPlan, names: Mapping[int, s
         state=RecordDict(),
         run_config={HOME_KEY: str(home.folder), RUN_KEY: plan.run_id},
     )
-    server_app(observe, Surroundings(rehearsal_directory(names)))(grid, context)
+    surroundings = Surroundings(rehearsal_directory(names), whole_site_budget=whole_sites)
+    server_app(observe, surroundings)(grid, context)
     return home.journal(plan.run_id).state

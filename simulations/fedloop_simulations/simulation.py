@@ -41,6 +41,7 @@ from fedloop_server.loop.events import Event as LoopEvent
 from fedloop_server.rollout import Phase
 from fedloop_server.runs.plan import RunPlan
 from fedloop_server.runs.state import RunState
+from fedloop_server.whole_sites.budget import SiteBudget
 from fedloop_simulations.attacks import Assault
 from fedloop_simulations.attacks.effect import BackdoorRate, backdoor_rate
 from fedloop_simulations.attacks.kinds import ALittle, Backdoor
@@ -82,7 +83,7 @@ class Simulation:
         named = [rows.name for rows in world.sites]
         self.assault: Assault | None = None if settings.attack is None else settings.attack.by(named, world.task)
         with self.story.stage("set-up"):
-            self.coordinator = Coordinator(settings.out / "coordinator", self.task)
+            self.coordinator = Coordinator(settings.out / "coordinator", self.task, self._whole_site_budget())
             self.sites = [self._site(at) for at in range(len(world.sites))]
         self.fleet: Fleet | None = None
         self._rows_told: dict[str, int] = {}
@@ -337,7 +338,7 @@ class Simulation:
             loop, decision = step(loop, pending.pop(0))
             match decision:
                 case Wait(ask_ledgers=asked) if asked:
-                    pending.extend(LedgerHeadroom(site=name, affordable=self._affords(name)) for name in asked)
+                    pending.extend(self._headroom(name) for name in asked)
                 case StartRun():
                     self._tell(f"retraining starts by itself: {decision.reason}")
                     pending = [RunEnded(version=self._retrain(fleet, loop, decision))]
@@ -370,10 +371,11 @@ class Simulation:
         self._watch(fleet, state.version, loop.labels)
         return state.version
 
-    def _affords(self, name: str) -> bool:
-        """Whether a site's ledger would admit the next run, by the number of rows that it told for the last one."""
-        site = next(site for site in self.sites if site.name == name)
-        return affords_run(self._retraining_task(), site.data, site.ledger, units=self._rows_told.get(name))
+    def _headroom(self, name: str) -> LedgerHeadroom:
+        """Whether a site's ledger would admit the next run, by the number of rows that it told for the last one, and the coordinator."""
+        site, task = next(site for site in self.sites if site.name == name), self._retraining_task()
+        affordable = affords_run(task, site.data, site.ledger, units=self._rows_told.get(name))
+        return LedgerHeadroom(site=name, affordable=affordable, hidden=self.coordinator.hides(name, task))
 
     def _retraining_task(self) -> Task:
         rounds = self.task.retraining.rounds or self.task.rounds.count
@@ -411,6 +413,15 @@ class Simulation:
             return self.settings.budget
         verdicts = 1 + self.task.retraining.maximum_runs
         return _BUDGET_IN_RUNS * self.task.privacy.epsilon + verdicts * self.task.retraining.verdict_epsilon
+
+    def _whole_site_budget(self) -> SiteBudget:
+        """Enough to hide whole sites in as many runs as the sites' own budgets are for."""
+        central = self.task.central_privacy
+        return (
+            SiteBudget()
+            if central is None
+            else SiteBudget(epsilon=_BUDGET_IN_RUNS * central.epsilon, delta=central.delta)
+        )
 
     def _tell(self, text: str) -> None:
         self.story.tell(text)

@@ -53,8 +53,8 @@ def labels(count: int, site: str = "north") -> LabelCount:
     return LabelCount(site=site, count=count)
 
 
-def ledgers(*spent: str) -> tuple[LedgerHeadroom, ...]:
-    return tuple(LedgerHeadroom(site=site, affordable=site not in spent) for site in SITES)
+def ledgers(*spent: str, unhidden: tuple[str, ...] = ()) -> tuple[LedgerHeadroom, ...]:
+    return tuple(LedgerHeadroom(site=site, affordable=site not in spent, hidden=site not in unhidden) for site in SITES)
 
 
 def play(state: LoopState, *events: Event) -> tuple[LoopState, Decision]:
@@ -76,6 +76,23 @@ CALLED_FOR = (drift(), labels(25), labels(15, "south"))
         pytest.param({}, (*CALLED_FOR, *ledgers()), StartRun, "40 labelled examples", id="all holds"),
         pytest.param({}, (*CALLED_FOR, *ledgers("east")), StartRun, "left out for want of", id="quorum pays"),
         pytest.param({}, (*CALLED_FOR, *ledgers("east", "north")), Refuse, "north and east", id="budgets gone"),
+        pytest.param(
+            {},
+            (*CALLED_FOR, *ledgers(unhidden=("east", "north"))),
+            Refuse,
+            "for whole sites does not admit",
+            id="whole sites",
+        ),
+        pytest.param(
+            {}, (*CALLED_FOR, *ledgers(unhidden=("east",))), StartRun, "left out for want of", id="quorum is hidden"
+        ),
+        pytest.param(
+            {},
+            (*CALLED_FOR, *ledgers("north", unhidden=("east",))),
+            Refuse,
+            "of north does not admit another run and",
+            id="both",
+        ),
         pytest.param({"maximum_runs": 0}, (*CALLED_FOR, *ledgers()), AskHuman, "0 of at most 0", id="no run alone"),
         pytest.param(
             {"approval": "human"}, (*CALLED_FOR, *ledgers()), AskHuman, "asks a person", id="a person approves each"
@@ -184,7 +201,7 @@ EVENTS = st.one_of(
         drifted=st.booleans(),
     ),
     st.builds(LabelCount, site=st.sampled_from(SITES), count=st.integers(0, 40)),
-    st.builds(LedgerHeadroom, site=st.sampled_from(SITES), affordable=st.booleans()),
+    st.builds(LedgerHeadroom, site=st.sampled_from(SITES), affordable=st.booleans(), hidden=st.booleans()),
     st.builds(Clock, now=st.integers(0, 100)),
     st.builds(RunEnded, version=st.one_of(st.none(), st.integers(2, 3))),
     st.builds(Approval, by=st.just("Ada")),

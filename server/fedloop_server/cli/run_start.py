@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,9 +23,21 @@ from fedloop_server.cli.run_words import bytes_words, every_words, took_words, z
 from fedloop_server.runs.plan import RunPlan
 
 if TYPE_CHECKING:
+    from fedloop_server.home import CoordinatorHome
     from fedloop_server.membership.records import SiteRecord
+    from fedloop_server.whole_sites.outlook import Outlook
 
-__all__ = ["AskedSite", "DryRun", "active_names", "dry_run", "dry_run_tables", "named_task"]
+__all__ = [
+    "AskedSite",
+    "DryRun",
+    "WholeSiteLine",
+    "WholeSitesPlan",
+    "active_names",
+    "dry_run",
+    "dry_run_tables",
+    "named_task",
+    "whole_sites_of",
+]
 
 _QUIET_SECONDS = 120.0
 
@@ -38,11 +51,37 @@ class AskedSite(Strict):
     warning: str
 
 
+class WholeSiteLine(Strict):
+    """A whole site that the run would hide: epsilon spent for life before it, and whether it holds the run.
+
+    ``runs_left``: how many runs like this one it holds, None: no limit.
+    """
+
+    site: str
+    spent: float
+    holds: bool
+    runs_left: int | None
+
+
+class WholeSitesPlan(Strict):
+    """What the run would cost each whole site, of the coordinator's ``budget`` for life at ``budget_delta``; None: no limit.
+
+    ``refusal``: why it would not begin; empty when it would.
+    """
+
+    epsilon: float
+    delta: float
+    budget: float | None
+    budget_delta: float
+    sites: tuple[WholeSiteLine, ...]
+    refusal: str
+
+
 class DryRun(Strict):
     """What ``fedloop run start --dry-run --json`` prints.
 
     ``epsilon`` is what the run may spend on each site's training rows, ``evaluation_epsilon`` on its evaluation rows; None
-    without privacy. Messages and bytes are estimates over the whole run when all sites answer; a byte there is one back.
+    without privacy. ``whole_sites`` is there where the task hides them. Messages and bytes are estimates over the whole run when all sites answer; a byte there is one back.
     """
 
     run: str
@@ -56,6 +95,7 @@ class DryRun(Strict):
     evaluation_epsilon: float | None
     delta: float | None
     unit: str
+    whole_sites: WholeSitesPlan | None
     deadline_seconds: float
     model_bytes: int
     messages: int
@@ -87,9 +127,26 @@ def active_names(sites: Sequence[SiteRecord]) -> tuple[str, ...]:
     return tuple(site.name for site in sites if site.state.value == "active")
 
 
+def whole_sites_of(home: CoordinatorHome, plan: RunPlan, sites: Sequence[SiteRecord]) -> Outlook | None:
+    """Whether the active sites hold the run as whole ones; None where its task does not hide them.
+
+    Raises:
+        BudgetFixed: server.toml names another budget than at a site's first charge.
+        PrivacyParameterInvalid: no noise keeps the run within its epsilon, or the budget holds nothing.
+        StorageError: the record cannot be read, or was altered.
+    """
+    if plan.task.central_privacy is None:
+        return None
+    from fedloop_server.whole_sites.outlook import outlook_of
+
+    with closing(home.whole_sites()) as book:
+        return outlook_of(book, plan, active_names(sites))
+
+
 def dry_run(
     plan: RunPlan,
     sites: Sequence[SiteRecord],
+    outlook: Outlook | None,
     *,
     not_before: float = 0.0,
     every_seconds: float | None = None,
@@ -119,13 +176,14 @@ def dry_run(
         evaluation_epsilon=privacy.epsilon_of_evaluations if privacy.private else None,
         delta=privacy.delta if privacy.private else None,
         unit=privacy.unit_column or "record",
+        whole_sites=_whole_sites(task, outlook),
         deadline_seconds=task.rounds.deadline_seconds,
         model_bytes=size,
         messages=before * there + task.rounds.count * each + artifacts * there,
         bytes_each_way=task.rounds.count * each * size,
         starts_unix=not_before or None,
         every_seconds=every_seconds,
-        warnings=(*_on_sites(asked, plan), *advice_on(task)),
+        warnings=(*_on_sites(asked, plan), *_on_whole_sites(outlook), *advice_on(task)),
     )
 
 
@@ -156,10 +214,56 @@ def _facts(found: DryRun) -> Iterator[str]:
             f"privacy:  epsilon {found.epsilon:g} on training rows and {found.evaluation_epsilon:g} on evaluation rows, "
             f"delta {found.delta:g}, for each {found.unit} at each site"
         )
+    if found.whole_sites is not None:
+        yield _whole_sites_words(found.whole_sites)
     yield (
         f"traffic:  about {found.messages} messages; the model has {bytes_words(found.model_bytes)}, in all "
         f"{bytes_words(found.bytes_each_way)} each way"
     )
+
+
+def _whole_sites(task: Task, outlook: Outlook | None) -> WholeSitesPlan | None:
+    central = task.central_privacy
+    if outlook is None or central is None:
+        return None
+    return WholeSitesPlan(
+        epsilon=central.epsilon,
+        delta=central.delta,
+        budget=None if math.isinf(outlook.budget.epsilon) else outlook.budget.epsilon,
+        budget_delta=outlook.budget.delta,
+        sites=tuple(
+            WholeSiteLine(
+                site=one.site,
+                spent=one.spent,
+                holds=one.holds,
+                runs_left=None if math.isinf(one.runs_left) else int(one.runs_left),
+            )
+            for one in outlook.sites
+        ),
+        refusal="" if outlook.refusal is None else outlook.refusal.message,
+    )
+
+
+def _whole_sites_words(found: WholeSitesPlan) -> str:
+    """What the run costs whole sites, and what those have that have spent most."""
+    most = max((one.spent for one in found.sites), default=0.0)
+    counts = [one.runs_left for one in found.sites if one.runs_left is not None]
+    left = f"{min(counts)} such runs fit" if counts else "no limit is set"
+    limit = "" if found.budget is None else f" of {found.budget:g} at {found.budget_delta:g} for life"
+    return (
+        f"whole sites: epsilon {found.epsilon:g} at delta {found.delta:g} for each; the most that one has spent is {most:.3f}{limit}, "
+        f"and {left}"
+    )
+
+
+def _on_whole_sites(outlook: Outlook | None) -> Iterator[str]:
+    if outlook is None:
+        return
+    spent = [one.site for one in outlook.sites if not one.holds]
+    if outlook.refusal is not None:
+        yield f"the run would be refused: {outlook.refusal.message}"
+    elif spent:
+        yield f"left out, since their budget as whole sites does not hold the run: {', '.join(spent)}."
 
 
 def _asked(site: SiteRecord, now: float) -> AskedSite:

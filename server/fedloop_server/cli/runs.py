@@ -79,7 +79,7 @@ def start(
     as_json: JsonOption = False,
 ) -> None:
     """Train a task with the sites: check it, and put the run into the queue."""
-    from fedloop_server.cli.run_start import active_names, dry_run, dry_run_tables, named_task
+    from fedloop_server.cli.run_start import active_names, dry_run, dry_run_tables, named_task, whole_sites_of
     from fedloop_server.cli.run_words import parse_at, parse_every
     from fedloop_server.manager.submitting import RunRequest, planned, submit
     from fedloop_server.membership import Members
@@ -98,10 +98,13 @@ def start(
         members = Members(queue.database).sites()
         plan = planned(coordinator, queue, request, len(active_names(members)))
         _check_warm(coordinator, plan.task, warm_from)
+        outlook = whole_sites_of(coordinator, plan, members)
         if dry:
-            found = dry_run(plan, members, not_before=request.not_before, every_seconds=request.every_seconds)
+            found = dry_run(plan, members, outlook, not_before=request.not_before, every_seconds=request.every_seconds)
             say(found.model_dump_json() if as_json else dry_run_tables(found))
             return
+        if outlook is not None:
+            outlook.require()
         submit(coordinator, queue, plan, request, audit=coordinator.audit(), actor=operator())
     _told(home, plan.run_id, as_json=as_json and not watch_it)
     if watch_it:

@@ -10,6 +10,7 @@ from fedloop_core.commands import AS_JSON, operator, tell_json
 from fedloop_core.errors import UsageError
 from fedloop_server.cli import authority, sites
 from fedloop_server.cli.backup import backup, restore
+from fedloop_server.cli.budget import budget
 from fedloop_server.cli.options import HOME, open_home
 from fedloop_server.cli.retention import retention
 from fedloop_server.cli.up import up
@@ -24,6 +25,7 @@ commands.command()(up)
 commands.command()(backup)
 commands.command()(restore)
 commands.command()(retention)
+commands.command()(budget)
 
 
 @commands.callback()

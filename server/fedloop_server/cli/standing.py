@@ -11,6 +11,7 @@ from sqlalchemy import select
 from fedloop_core.commands import Told, moment, tell_table
 from fedloop_core.processes import ProcessStatus, now_in
 from fedloop_core.processes.progress import at_home
+from fedloop_server.cli.budget import BudgetDocument, budget_document, budget_line
 from fedloop_server.cli.sites import site_json, tell_sites
 from fedloop_server.home import CoordinatorHome
 from fedloop_server.manager.tables import QueuedRunRow
@@ -39,6 +40,7 @@ class Standing:
     sites: tuple[SiteRecord, ...]
     runs: tuple[WaitingRun, ...]
     free_bytes: int
+    whole_sites: BudgetDocument
 
     def as_json(self) -> Told:
         """For machines."""
@@ -48,6 +50,7 @@ class Standing:
             "processes": [process.model_dump(mode="json") for process in self.processes],
             "sites": [site_json(site) for site in self.sites],
             "disk_free_bytes": self.free_bytes,
+            "whole_sites": self.whole_sites.model_dump(mode="json"),
             "runs": [{"run": run.run_id, "status": run.status} for run in self.runs],
         }
 
@@ -68,7 +71,8 @@ def standing_of(home: CoordinatorHome) -> Standing:
             runs = tuple(WaitingRun(row.run_id, row.status) for row in session.scalars(query))
     finally:
         members.database.close()
-    return Standing(home.settings.name, home.folder, supervised, processes, sites, runs, free)
+    spent = budget_document(home)
+    return Standing(home.settings.name, home.folder, supervised, processes, sites, runs, free, spent)
 
 
 def tell_standing(standing: Standing) -> None:
@@ -90,6 +94,8 @@ def tell_standing(standing: Standing) -> None:
         print("No process has run here yet: `fedloop server up` starts them, which takes some seconds.")
     print()
     tell_sites(standing.sites)
+    if budget_line(standing.whole_sites):
+        print(budget_line(standing.whole_sites))
     print()
     if standing.runs:
         tell_table(("RUN", "STATUS"), [(run.run_id, run.status) for run in standing.runs])

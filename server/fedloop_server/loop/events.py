@@ -41,13 +41,16 @@ class LabelCount(Strict):
 
 
 class LedgerHeadroom(Strict):
-    """Whether a site's ledger would admit a whole run as planned."""
+    """Whether a site's ledger would admit a whole run as planned, and the coordinator's record of what whole sites have spent too."""
 
     kind: Literal["headroom"] = "headroom"
     site: str
     affordable: bool
+    hidden: bool = True
 
     def __str__(self) -> str:
+        if self.affordable and not self.hidden:
+            return f"the budget for whole sites does not admit another run with {self.site}"
         return f"{self.site}'s ledger {'admits' if self.affordable else 'does not admit'} another run"
 
 

@@ -52,9 +52,8 @@ def decide(state: LoopState) -> Decision:
     spent = tuple(site for site in state.sites if site not in payers)
     if len(payers) < policy.needed(len(state.sites)):
         return Refuse(
-            reason=f"{drift}; the privacy budget of {_listed(spent)} does not admit another run, and "
-            f"{policy.needed(len(state.sites))} of {len(state.sites)} sites are needed. Only a site can raise its "
-            "budget, or add rows of new units.",
+            reason=f"{drift}; {_why_spent(state, spent)}, and {policy.needed(len(state.sites))} of {len(state.sites)} sites are "
+            f"needed.{_what_helps(state, spent)}",
             sites=spent,
         )
     if policy.approval == "human" and state.approved_by is None:
@@ -87,9 +86,12 @@ def _learn(state: LoopState, event: Event) -> LoopState:
         case LabelCount(site=site, count=count):
             _check_site(state, site)
             return state.model_copy(update={"labels": {**state.labels, site: count}})
-        case LedgerHeadroom(site=site, affordable=affordable):
+        case LedgerHeadroom(site=site, affordable=affordable, hidden=hidden):
             _check_site(state, site)
-            return state.model_copy(update={"affordable": {**state.affordable, site: affordable}})
+            out = state.unhidden | {site} if affordable and not hidden else state.unhidden - {site}
+            return state.model_copy(
+                update={"affordable": {**state.affordable, site: affordable and hidden}, "unhidden": out}
+            )
         case Approval(by=by):
             return state.model_copy(update={"approved_by": by, "runs_alone": 0})
         case RunEnded(version=None):
@@ -108,6 +110,20 @@ def _learn_verdict(state: LoopState, verdict: SiteVerdict) -> LoopState:
     if verdict.version != state.version or outdated:
         return state
     return state.model_copy(update={"verdicts": {**state.verdicts, verdict.site: verdict}})
+
+
+def _why_spent(state: LoopState, spent: tuple[str, ...]) -> str:
+    """Whose budget does not admit another run: the sites' own, or the coordinator's for whole sites."""
+    own = tuple(site for site in spent if site not in state.unhidden)
+    whole = tuple(site for site in spent if site in state.unhidden)
+    parts = [f"the privacy budget of {_listed(own)} does not admit another run"] if own else []
+    if whole:
+        parts.append(f"the coordinator's budget for whole sites does not admit another run with {_listed(whole)}")
+    return " and ".join(parts)
+
+
+def _what_helps(state: LoopState, spent: tuple[str, ...]) -> str:
+    return "" if state.unhidden.issuperset(spent) else " Only a site can raise its budget, or add rows of new units."
 
 
 def _told(state: LoopState) -> str:

@@ -57,7 +57,7 @@ class Explanation(Strict):
 class LoopState(Strict):
     """Everything learnt about the version in service, and every change of mind so far.
 
-    ``runs_alone`` counts the runs that followed one another since a person last approved one.
+    ``unhidden``: sites whose rows could pay for a run, and which the coordinator can hide as whole ones no more. ``runs_alone`` counts the runs that followed one another since a person last approved one.
     """
 
     policy: LoopPolicy
@@ -66,6 +66,7 @@ class LoopState(Strict):
     verdicts: dict[str, SiteVerdict] = Field(default_factory=dict)
     labels: dict[str, Natural] = Field(default_factory=dict)
     affordable: dict[str, bool] = Field(default_factory=dict)
+    unhidden: frozenset[str] = frozenset()
     running: bool = False
     runs_alone: Natural = 0
     approved_by: str | None = None
