@@ -35,7 +35,8 @@ class ReleaseMade(Strict):
 class CentralPromise(Strict):
     """What is promised to each whole site, against who sees models and not against the coordinator.
 
-    ``epsilon`` is of the ``releases`` that were made; ``private`` is false when the noise could be repeated.
+    ``epsilon`` is of the ``releases`` that were made. ``lifetime_epsilon``: the most that any of its sites has spent over all runs of the
+    coordinator when it was charged for this one, all planned rounds with it; the budget for that, None: no limit. ``private`` is false when the noise could be repeated.
     """
 
     private: bool
@@ -45,6 +46,9 @@ class CentralPromise(Strict):
     releases: int
     noise_multiplier: float
     fewest_updates: int
+    lifetime_epsilon: float | None = None
+    lifetime_budget: float | None = None
+    lifetime_delta: float | None = None
 
 
 class PrivacyStatement(Strict):
@@ -129,6 +133,18 @@ def _whole_sites(promise: CentralPromise) -> list[str]:
         f"apart from a chance of {promise.delta:g}, over {promise.releases} models, for adding or removing all updates of one site. The coordinator cut each update",
         f"to a fixed length and added noise {promise.noise_multiplier:.3g} times as long to their sum, of {promise.fewest_updates} updates or more. This rests on the coordinator:",
         "it saw the updates before the noise.",
+        *_for_life(promise),
+    ]
+
+
+def _for_life(promise: CentralPromise) -> list[str]:
+    """What the sites have spent over all runs, where that is known."""
+    if promise.lifetime_epsilon is None or promise.lifetime_delta is None:
+        return []
+    of = "without a limit" if promise.lifetime_budget is None else f"of at most {promise.lifetime_budget:g}"
+    return [
+        f"With all runs of this coordinator before it, a site has spent epsilon {promise.lifetime_epsilon:.2f} {of} for life, at delta",
+        f"{promise.lifetime_delta:g}; this run is counted with all rounds that it planned.",
     ]
 
 

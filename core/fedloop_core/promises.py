@@ -56,7 +56,7 @@ def not_protected(task: Task) -> Iterator[str]:
         yield "Epsilon bounds what is learnt of one unit, and nothing of what a site's rows have in common."
     if task.central_privacy is not None:
         yield "What hides a whole site is added by the coordinator, which sees each update before."
-        yield "Which sites take part, and what each measures of a model, are outside the promise to whole sites; and runs add up."
+        yield "Which sites take part, and what each measures of a model, are outside the promise to whole sites."
     yield "Times and sizes of messages are not hidden."
 
 

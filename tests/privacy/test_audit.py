@@ -21,10 +21,11 @@ from fedloop_core.dataset import Dataset
 from fedloop_core.errors import UsageError
 from fedloop_core.models import initial_arrays
 from fedloop_core.noise import NoiseSource, SeededNoise
+from fedloop_core.privacy.audit import AuditResult
 from fedloop_core.scaling import Scaler
 from fedloop_core.task import Task
 from fedloop_simulations.auditing.adversary import RowGradients
-from fedloop_simulations.auditing.audit import AuditResult, audit_training, canaries_a_run
+from fedloop_simulations.auditing.audit import audit_training, canaries_a_run
 from fedloop_simulations.auditing.bound import epsilon_lower_bound, highest_bound, p_value
 from fedloop_simulations.data import load_world
 from fedloop_simulations.tasks import chosen_task

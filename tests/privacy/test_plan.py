@@ -37,6 +37,30 @@ def test_epsilon_rises_with_each_round_to_what_the_task_allows() -> None:
     assert 0 < found.by_loss() < found.epsilon
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        (),
+        ("--lifetime", "1000000", "--rounds", "1000"),
+        (
+            "--epsilon",
+            "0.02",
+        ),
+    ],
+    ids=["plain", "wide numbers", "loud noise"],
+)
+def test_nothing_is_cut_off_in_a_terminal_of_80_columns(
+    words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    said = run("breast-cancer", "--rows", "300", *words)
+    assert "…" not in said
+    assert max(map(len, said.splitlines())) <= 80
+    for heading in ("choice", "rounds", "batch", "epsilon", "sigma", "noise,", "step", "runs in"):
+        assert heading in said
+    assert {"as it is", "1.5 times the noise"} <= {line[:19].strip() for line in said.splitlines()}
+
+
 def test_so_many_runs_fit_into_a_ledger_and_no_more() -> None:
     found = forecast(TASK, 1000, LIFETIME, parameters=4)
     assert found.runs >= 2

@@ -5,7 +5,7 @@ With ``--json`` every command prints one JSON object (``watch`` and ``logs --fol
 of a run whose plan cannot be read, ``show`` prints ``run_broken.BrokenDocument``. ``list`` prints ``{"runs": [RunLine,
 …]}``; ``start``, ``stop`` and ``resume`` print ``{"run": NAME, "status": STATUS, "next": SENTENCE}``; ``logs`` prints
 ``{"run": NAME, "events": [{"at": UNIX or null, "event": KIND, "sentence": TEXT}, …], "serverapp": [LINE, …]}``, ``statement``
-``{"task": NAME, "version": NUMBER, "statement": PrivacyStatement}``. Errors print
+``{"task": NAME, "version": NUMBER, "statement": PrivacyStatement}``, ``card`` a ``fedloop_core.model_card.ModelCard``. Errors print
 ``{"error": {"code", "message", "hint", "fields"}}``. A run may be named by the beginning of its name.
 """
 
@@ -22,6 +22,7 @@ import typer
 
 from fedloop_core.commands import as_owner, operator
 from fedloop_core.errors import FedloopError, RunCancelled, RunError, UsageError
+from fedloop_server.cli.run_card import card
 from fedloop_server.cli.run_office import any_view, office, queued_name, readable_view, say, served
 
 if TYPE_CHECKING:
@@ -175,6 +176,9 @@ def statement(run: RunArgument, home: HomeOption = _HERE, as_json: JsonOption = 
         say(json.dumps({"task": task, "version": number, "statement": json.loads(promised.model_dump_json())}))
     else:
         say(statement_page(promised, task=task, version=number))
+
+
+commands.command()(card)
 
 
 @commands.command()

@@ -10,6 +10,7 @@ from sqlalchemy.orm import Session
 
 from fedloop_core.artifact import FileReference, Lineage
 from fedloop_core.errors import RegistryError
+from fedloop_core.model_card import ModelCard
 from fedloop_core.privacy_statement import PrivacyStatement
 from fedloop_core.task.document import Task
 from fedloop_server.blobs import BlobStore
@@ -28,7 +29,7 @@ from fedloop_server.registry.records import (
     VersionRecord,
 )
 from fedloop_server.registry.stages import check_gates, check_step
-from fedloop_server.registry.tables import ArtifactRow, GateRow, RunRow, StageRow, TaskRow, VersionRow
+from fedloop_server.registry.tables import ArtifactRow, CardRow, GateRow, RunRow, StageRow, TaskRow, VersionRow
 from fedloop_server.release.artifact import PublishedArtifact
 
 __all__ = ["Registry"]
@@ -246,6 +247,23 @@ class Registry:
             )
             session.add(row)
             return mapping.gate_record(row)
+
+    def keep_card(self, card: ModelCard) -> None:
+        """Keeps the model card of a version, once; one that is there stays as it is.
+
+        Raises:
+            RegistryError: no such version.
+        """
+        with self._database.writing() as session:
+            _version(session, card.task, card.version)
+            if session.get(CardRow, (card.task, card.version)) is None:
+                session.add(CardRow(task=card.task, number=card.version, card=card.model_dump_json()))
+
+    def card(self, task: str, version: int) -> ModelCard | None:
+        """The model card of a version; None while its gate has not decided, and for versions of earlier releases."""
+        with self._database.reading() as session:
+            row = session.get(CardRow, (task, version))
+            return None if row is None else ModelCard.model_validate_json(row.card)
 
     def promote(self, task: str, version: int, stage: Stage, reason: str = "") -> VersionRecord:
         """Moves a version along: candidate, canary, production, retired; each may also be retired at once.

@@ -16,6 +16,7 @@ from fedloop_server.export import Artifact, ExportRequest, export_artifacts
 from fedloop_server.registry import Registry, Verdict, VersionMetric
 from fedloop_server.release import PublishedArtifact
 from fedloop_server.runs.answers import measured_in
+from fedloop_server.runs.card import card_of
 from fedloop_server.runs.estimates import Estimate, estimate
 from fedloop_server.runs.events import ArtifactMeasured, GateDecided, LeftOut, Measured, SiteLeftOut, VersionRegistered
 from fedloop_server.runs.exchange import Exchange
@@ -48,7 +49,7 @@ class Candidate:
         self._asked = 0
 
     def make(self, arrays: NamedArrays) -> int:
-        """Registers, exports, evaluates and judges; returns the version's number.
+        """Registers, exports, evaluates, judges and describes; returns the version's number.
 
         Raises:
             RunCancelled: a person wants the run to stop.
@@ -59,7 +60,13 @@ class Candidate:
             self._measure(version, artifact)
         production = self._measure_production()
         self._judge(version, [artifact.kind for artifact in artifacts], production)
+        self._journal.patiently(lambda: self._describe(version))
         return version
+
+    def _describe(self, version: int) -> None:
+        """Keeps the model card, beside the version."""
+        record = self._registry.version(self._task.name, version)
+        self._registry.keep_card(card_of(self._plan, self._journal.state, record))
 
     def _register(self) -> int:
         if self._journal.state.version is not None:

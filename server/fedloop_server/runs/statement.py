@@ -75,6 +75,9 @@ def _central(plan: RunPlan, state: RunState) -> CentralPromise | None:
         releases=told.releases,
         noise_multiplier=told.noise_multiplier,
         fewest_updates=min(len(closed.folded) for closed in state.rounds),
+        lifetime_epsilon=max((charged.spent for charged in state.charged), default=None),
+        lifetime_budget=next((charged.budget for charged in state.charged), None),
+        lifetime_delta=next((charged.delta for charged in state.charged), None),
     )
 
 

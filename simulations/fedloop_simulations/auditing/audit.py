@@ -8,7 +8,6 @@ guesses of all of them are counted together. No ledger is touched: the rows are 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -24,47 +23,19 @@ from fedloop_core.errors import UsageError
 from fedloop_core.models import initial_arrays
 from fedloop_core.noise import NoiseSource
 from fedloop_core.privacy.accounting import epsilon
+from fedloop_core.privacy.audit import AuditResult
 from fedloop_core.scaling import Scaler
 from fedloop_core.schema import ClassLabel
 from fedloop_core.task import Task
 from fedloop_simulations.auditing.adversary import Adversary, RowGradients
 from fedloop_simulations.auditing.bound import CONFIDENCE, epsilon_lower_bound, highest_bound
 
-__all__ = ["AuditResult", "audit_training", "canaries_a_run"]
+__all__ = ["audit_training", "canaries_a_run"]
 
 _PARAMETERS_A_CANARY = 8
 _MOST_A_RUN = 1000
 _MOST_NUMBERS = 20_000_000  # of a matrix of gradients
 _FEWEST = 8
-
-
-@dataclass(frozen=True)
-class AuditResult:
-    """What an audit found.
-
-    ``claimed``: epsilon of the audited rounds at ``delta``, by Rényi divergence. ``bound``: what the guesses refute, with
-    ``confidence``: a lower bound, and no proof that epsilon is as claimed. ``highest``: the bound had every guess been right.
-    """
-
-    task: str
-    claimed: float
-    delta: float
-    bound: float
-    highest: float
-    confidence: float
-    canaries: int
-    guesses: int
-    correct: int
-    runs: int
-    rounds: int
-    noise_multiplier: float
-    sampling_rate: float
-    private: bool
-
-    @property
-    def refuted(self) -> bool:
-        """Whether the claim cannot be true, but for the chance of an error that ``confidence`` leaves."""
-        return self.bound > self.claimed
 
 
 def canaries_a_run(parameters: int) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import sys
 from pathlib import Path
@@ -16,7 +15,7 @@ from fedloop_core.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from fedloop_simulations.auditing.audit import AuditResult
+    from fedloop_core.privacy.audit import AuditResult
 
 __all__ = ["audit", "commands", "plan"]
 
@@ -80,6 +79,10 @@ def audit(
     ] = None,
     data: Annotated[Path | None, typer.Option(help="A folder with one CSV for each site, or one CSV.")] = None,
     seed: Annotated[int | None, typer.Option(help="Make it repeatable; such an audit proves nothing.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Also write the result into this file, for `fedloop run card` and `fedloop simulate`."),
+    ] = None,
     as_json: bool = AS_JSON,
 ) -> None:
     """Guess which canaries were trained on, and print the lower bound on epsilon beside what is claimed.
@@ -99,11 +102,15 @@ def audit(
     rows = load_world(chosen, sites=sites, seed=seed or 0, data=data).sites[0].train
     noise = SystemNoise() if seed is None else SeededNoise(seed, "audit")
     found = audit_training(chosen, rows, canaries, noise, coins=noise.derive("coins"), progress=tell)
+    if out is not None:
+        found.write(out)
     if as_json:
-        print(json.dumps(dataclasses.asdict(found) | {"refuted": found.refuted}))
+        print(json.dumps(found.model_dump(mode="json") | {"refuted": found.refuted}))
     else:
         for line in _words(found):
             print(line)
+        if out is not None:
+            print(f"Written to {out}: `fedloop run card RUN --audit {out}` tells it in a model card.")
     if found.refuted:
         raise typer.Exit(1)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from rich import box
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -20,7 +21,14 @@ def plan_table(task: Task, alternatives: Sequence[Alternative], lifetime: Lifeti
     """What the run is, epsilon by round, what other choices would buy, and warnings."""
     present = _present(alternatives)
     parts: list[RenderableType] = [Text(line) for line in _sentences(task, present, lifetime, sites)]
-    parts += [Text(), _rounds(present), Text(), _choices(alternatives, lifetime)]
+    parts += [Text(), Text("Epsilon by round, with statistics and count of units", style="italic"), _rounds(present)]
+    parts += [
+        Text(),
+        Text("What other choices would buy (noise: times as long as the longest signal)", style="italic"),
+        _choices(alternatives, lifetime),
+    ]
+    drowned = [one.name for one in alternatives if one.forecast is None]
+    parts += [Text(f"No noise is enough for: {', '.join(drowned)}.")] if drowned else []
     parts += [Text(f"warning: {warning}") for warning in present.warnings]
     return Group(*parts)
 
@@ -74,12 +82,17 @@ def _sentences(task: Task, present: Forecast, lifetime: Lifetime, sites: int) ->
 
 
 def _rounds(present: Forecast) -> Table:
-    table = Table(title="Epsilon by round, with statistics and count of units", title_justify="left")
+    table = _table()
     table.add_column("round", justify="right")
     table.add_column("epsilon", justify="right")
     for one in _thinned(present.by_round):
         table.add_row(str(one.round), f"{one.epsilon:.3f}")
     return table
+
+
+def _table() -> Table:
+    """Narrow enough for a terminal of 80 columns."""
+    return Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
 
 
 def _thinned(points: Sequence[RoundCost]) -> list[RoundCost]:
@@ -88,22 +101,22 @@ def _thinned(points: Sequence[RoundCost]) -> list[RoundCost]:
 
 
 def _choices(alternatives: Sequence[Alternative], lifetime: Lifetime) -> Table:
-    table = Table(title="What other choices would buy", title_justify="left")
+    table = _table()
     table.add_column("choice", no_wrap=True)
     for name in (
         "rounds",
         "batch",
         "epsilon",
-        "noise",
-        "noise / signal, step",
-        "whole run",
-        f"runs in {lifetime.epsilon:g}",
+        "sigma",
+        "noise,\nstep",
+        "noise,\nrun",
+        f"runs in\n{lifetime.epsilon:g}",
     ):
         table.add_column(name, justify="right")
     for one in alternatives:
         found = one.forecast
         if found is None:
-            table.add_row(one.name, *["-"] * 6, "no noise is enough")
+            table.add_row(one.name, *["-"] * 7)
             continue
         table.add_row(
             one.name,
