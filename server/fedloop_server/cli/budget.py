@@ -7,12 +7,9 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from sqlalchemy import select
-
 from fedloop_core.commands import AS_JSON, tell_json, tell_table
 from fedloop_core.strict import Strict
 from fedloop_server.cli.options import HOME, open_home
-from fedloop_server.whole_sites.tables import SiteChargeRow
 
 if TYPE_CHECKING:
     from fedloop_server.home import CoordinatorHome
@@ -72,6 +69,10 @@ def budget_document(home: CoordinatorHome) -> BudgetDocument:
     Raises:
         StorageError: the record cannot be read, or was altered.
     """
+    from sqlalchemy import select
+
+    from fedloop_server.whole_sites.tables import SiteChargeRow
+
     limit = home.settings.whole_sites
     epsilon = None if math.isinf(limit.epsilon) else limit.epsilon
     with closing(home.database()) as database, database.reading() as session:
