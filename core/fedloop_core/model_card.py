@@ -164,7 +164,7 @@ def _spread(metrics: Sequence[CardMetric]) -> Iterator[str]:
     for artifact in dict.fromkeys(found.artifact for found in metrics):
         own = sorted((f for f in metrics if f.artifact == artifact and f.scope != EVERYWHERE), key=lambda f: f.value)
         if len(own) > 1:
-            yield f"Over the sites, {artifact} ranges from {own[0].value:.3f} ({own[0].scope}) to {own[-1].value:.3f} ({own[-1].scope})."
+            yield f"- Over the sites, {artifact} ranges from {own[0].value:.3f} ({own[0].scope}) to {own[-1].value:.3f} ({own[-1].scope})."
 
 
 def _privacy(card: ModelCard) -> Iterator[str]:

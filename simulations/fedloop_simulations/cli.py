@@ -15,7 +15,7 @@ from fedloop_core.errors import StorageError, UsageError
 
 __all__ = ["simulate"]
 
-_OURS = ("coordinator", "sites", "devices", "summary.json", "report.html")
+_OURS = ("coordinator", "sites", "devices", "cards", "summary.json", "report.html")
 
 
 def simulate(
@@ -58,6 +58,10 @@ def simulate(
     data: Annotated[
         Path | None, typer.Option(help="A folder with one CSV for each site, one CSV, or the four hospitals' files.")
     ] = None,
+    audit: Annotated[
+        Path | None,
+        typer.Option(help="What `fedloop privacy audit TASK --out FILE` wrote, to be told in cards and report."),
+    ] = None,
     out: Annotated[Path, typer.Option(help="Folder for report.html, summary.json and all that the parts store.")] = (
         Path("runs/simulation")
     ),
@@ -72,7 +76,9 @@ def simulate(
     # Heavy imports stay in here: `fedloop --help` must not wait for torch.
     from rich.console import Console
 
+    from fedloop_core.privacy.audit import AuditResult
     from fedloop_simulations.attacks import AttackOrder
+    from fedloop_simulations.cards import cards_of, write_cards
     from fedloop_simulations.data import load_world
     from fedloop_simulations.progress import Progress
     from fedloop_simulations.report import write_report
@@ -83,8 +89,11 @@ def simulate(
     from fedloop_simulations.telling import report_of, summary_of
 
     order = None if attack is None else AttackOrder.parse(attack)
-    settings = SimulationSettings(out=out, devices=devices, seed=seed, drift=drift, budget=budget, attack=order)
     chosen = chosen_task(task, rounds=rounds, epsilon=epsilon, scaling=scaling)
+    audited = None if audit is None else AuditResult.read(audit, chosen.name)
+    settings = SimulationSettings(
+        out=out, devices=devices, seed=seed, drift=drift, budget=budget, attack=order, audit=audited
+    )
     if budget is not None and not chosen.privacy.private:
         raise UsageError("a budget needs privacy: none is kept at epsilon inf.", hint="Leave --budget out.")
     console = Console(stderr=True)
@@ -100,6 +109,7 @@ def simulate(
         simulation.run()
         summary = summary_of(simulation)
         report = report_of(simulation, summary)
+        write_cards(cards_of(simulation.coordinator, chosen, audited), out)
     (out / "summary.json").write_text(summary.model_dump_json(indent=1) + "\n", encoding="utf-8")
     write_report(report, out / "report.html")
     if as_json:

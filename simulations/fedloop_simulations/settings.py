@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedloop_core.errors import UsageError
+from fedloop_core.privacy.audit import AuditResult
 from fedloop_simulations.attacks import AttackOrder
 from fedloop_simulations.drift import DriftKind
 
@@ -19,7 +20,7 @@ class SimulationSettings:
     """One simulation. ``budget`` is the epsilon that a site's rows may spend for life; None: enough for the runs planned.
 
     ``label_share`` of the answers get their outcome, ``label_delay`` ticks later; ``before_share`` of each site's stream
-    comes before the world changes. ``attack``: some sites lie.
+    comes before the world changes. ``attack``: some sites lie. ``audit``: what an audit of the task has found, to be told.
 
     Raises:
         UsageError: a number makes no sense.
@@ -34,6 +35,7 @@ class SimulationSettings:
     label_delay: int = 1
     before_share: float = 0.25
     attack: AttackOrder | None = None
+    audit: AuditResult | None = None
 
     def __post_init__(self) -> None:
         """Refuses what cannot be simulated."""

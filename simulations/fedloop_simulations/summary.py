@@ -17,6 +17,7 @@ __all__ = [
     "ArtifactSummary",
     "AttackSummary",
     "AttackerSummary",
+    "AuditSummary",
     "BackdoorSummary",
     "BoundedSummary",
     "DeviceSummary",
@@ -29,6 +30,7 @@ __all__ = [
     "Summary",
     "Timings",
     "VersionSummary",
+    "WholeSitesSummary",
 ]
 
 
@@ -105,6 +107,20 @@ class BoundedSummary(Strict):
     bounded_to: float
 
 
+class WholeSitesSummary(Strict):
+    """What a run that hides whole sites costs each of them, and what they have spent for life with it.
+
+    ``epsilon`` is what the task claims for the run at ``delta``, ``spent`` what its ``releases`` models have cost so far.
+    """
+
+    epsilon: float
+    delta: float
+    releases: int
+    spent: float
+    lifetime_epsilon: float | None
+    lifetime_budget: float | None
+
+
 class RunSummary(Strict):
     """A run.
 
@@ -117,6 +133,7 @@ class RunSummary(Strict):
     version: int | None
     held_out: dict[str, float]
     bounded: tuple[BoundedSummary, ...]
+    whole_sites: WholeSitesSummary | None = None
 
 
 class AttackerSummary(Strict):
@@ -170,6 +187,7 @@ class VersionSummary(Strict):
     float_metrics: Metric | None
     int8_metrics: Metric | None
     artifacts: tuple[ArtifactSummary, ...]
+    card: str
 
 
 class DeviceSummary(Strict):
@@ -204,6 +222,18 @@ class StreamSummary(Strict):
     after: Metric | None
 
 
+class AuditSummary(Strict):
+    """What an audit of the task's training found, where its result was given."""
+
+    claimed: float
+    bound: float
+    delta: float
+    confidence: float
+    canaries: int
+    refuted: bool
+    private: bool
+
+
 class Timings(Strict):
     """Seconds of each stage and of the whole; ``latency_us`` is the median of one prediction by artifact."""
 
@@ -229,6 +259,7 @@ class Summary(Strict):
     private: bool
     epsilon: float | None
     attack: AttackSummary | None = None
+    audit: AuditSummary | None = None
     sites: tuple[SiteSummary, ...]
     left_out: tuple[LeftOutSummary, ...]
     runs: tuple[RunSummary, ...]

@@ -10,6 +10,8 @@ from typing import Literal
 import numpy as np
 
 from fedloop_core.measure import Measure, measure_of
+from fedloop_core.model_card import card_page
+from fedloop_core.privacy.audit import audit_sentence
 from fedloop_core.schema import Label, RegressionLabel
 from fedloop_core.task.document import ExportTarget
 from fedloop_server.registry import VersionRecord
@@ -18,9 +20,11 @@ from fedloop_server.runs.estimates import estimate
 from fedloop_server.runs.events import Measured
 from fedloop_simulations.artifacts import ArtifactMeasurement, measure_artifacts
 from fedloop_simulations.attacks.telling import attack_sentences, attack_summary, bounded_in
+from fedloop_simulations.cards import audit_summary, card_file, cards_of, whole_sites_summary
 from fedloop_simulations.fleet import Answered
 from fedloop_simulations.report.model import (
     ArtifactLine,
+    CardText,
     DeviceVersion,
     DriftScore,
     EventLine,
@@ -28,6 +32,7 @@ from fedloop_simulations.report.model import (
     RoundPoint,
     RunReport,
     StreamPhase,
+    WholeSitesLine,
 )
 from fedloop_simulations.scoring import CONFIDENCE, measured_answers, metric_of
 from fedloop_simulations.simulation import Simulation
@@ -73,6 +78,7 @@ def summary_of(simulation: Simulation) -> Summary:
         private=task.privacy.private and simulation.settings.seed is None,
         epsilon=task.privacy.epsilon if task.privacy.private else None,
         attack=attack_summary(simulation.assault, task, story.runs),
+        audit=audit_summary(simulation.settings.audit),
         sites=tuple(_site(simulation, site, number) for number, site in enumerate(simulation.sites)),
         left_out=tuple(
             LeftOutSummary(run=run.run_id, site=o.site, round=o.round, code=o.code, reason=o.reason)
@@ -86,6 +92,7 @@ def summary_of(simulation: Simulation) -> Summary:
                 version=run.state.version,
                 held_out=run.held_out,
                 bounded=tuple(bounded_in(run.state)),
+                whole_sites=whole_sites_summary(task, run.state),
             )
             for run in story.runs
         ),
@@ -124,6 +131,12 @@ def report_of(simulation: Simulation, summary: Summary) -> RunReport:
     return RunReport(
         title=f"fedloop: {task.name}{'' if summary.attack is None else ' (under attack)'}",
         attack=tuple(attack_sentences(summary)),
+        whole_sites=_whole_sites(summary),
+        audit="" if simulation.settings.audit is None else audit_sentence(simulation.settings.audit),
+        cards=tuple(
+            CardText(version=card.version, text=card_page(card))
+            for card in cards_of(simulation.coordinator, task, simulation.settings.audit)
+        ),
         task=task.name,
         measure=summary.measure,
         unit=summary.unit,
@@ -167,6 +180,20 @@ def report_of(simulation: Simulation, summary: Summary) -> RunReport:
             if m is not None
         ),
         events=tuple(EventLine(tick=tick, text=text) for tick, text in story.events),
+    )
+
+
+def _whole_sites(summary: Summary) -> WholeSitesLine | None:
+    """The newest run that was charged to whole sites."""
+    told = next((run.whole_sites for run in reversed(summary.runs) if run.whole_sites is not None), None)
+    if told is None:
+        return None
+    return WholeSitesLine(
+        epsilon=told.epsilon,
+        delta=told.delta,
+        spent=told.spent,
+        lifetime_epsilon=told.lifetime_epsilon,
+        lifetime_budget=told.lifetime_budget,
     )
 
 
@@ -245,6 +272,7 @@ def _version(simulation: Simulation, record: VersionRecord, measurements: Measur
             )
             for artifact in record.artifacts
         ),
+        card=card_file(record.number),
     )
 
 

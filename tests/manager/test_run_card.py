@@ -66,7 +66,7 @@ def test_the_page_has_the_sections_that_readers_of_cards_know(
     assert "`triage`: Helps physicians. The sites were told so before they took part" in page
     assert "| north | about 40 | 0 |" in page
     assert "| onnx-fp32 | all sites | 0.800 | 0.750 to 0.850 | 100 |" in page
-    assert "Over the sites, onnx-fp32 ranges from 0.700 (north) to 0.900 (south)." in page
+    assert "- Over the sites, onnx-fp32 ranges from 0.700 (north) to 0.900 (south)." in page
     assert "epsilon is at most 1.90" in page
     assert "### What is not protected" in page
     assert "No result of an audit was given for this card." in page

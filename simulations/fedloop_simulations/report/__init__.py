@@ -3,6 +3,7 @@
 from fedloop_simulations.report.document import render_report, write_report
 from fedloop_simulations.report.model import (
     ArtifactLine,
+    CardText,
     DeviceVersion,
     DriftScore,
     EventLine,
@@ -10,10 +11,12 @@ from fedloop_simulations.report.model import (
     RoundPoint,
     RunReport,
     StreamPhase,
+    WholeSitesLine,
 )
 
 __all__ = [
     "ArtifactLine",
+    "CardText",
     "DeviceVersion",
     "DriftScore",
     "EventLine",
@@ -21,6 +24,7 @@ __all__ = [
     "RoundPoint",
     "RunReport",
     "StreamPhase",
+    "WholeSitesLine",
     "render_report",
     "write_report",
 ]

@@ -130,6 +130,9 @@ def _tiles(report: RunReport) -> tuple[Tile, ...]:
         budgets = [line.budget for line in report.privacy if line.budget is not None]
         note = f"most spent by a site, of {max(budgets):g}" if budgets else "most spent by a site"
         tiles.append(Tile("privacy, epsilon", f"{max(spent):.2f}", note))
+    if report.whole_sites is not None:
+        claimed = f"of {report.whole_sites.epsilon:g} claimed for a run"
+        tiles.append(Tile("whole sites, epsilon", f"{report.whole_sites.spent:.2f}", claimed))
     serving = [version for version in report.serving.values() if version is not None]
     if serving:
         newest = max(serving)

@@ -13,6 +13,7 @@ from fedloop_simulations.report.spelling import spelled
 
 __all__ = [
     "ArtifactLine",
+    "CardText",
     "DeviceVersion",
     "DriftScore",
     "EventLine",
@@ -20,6 +21,7 @@ __all__ = [
     "RoundPoint",
     "RunReport",
     "StreamPhase",
+    "WholeSitesLine",
 ]
 
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -100,6 +102,32 @@ class EventLine(Strict):
     text: str
 
 
+class WholeSitesLine(Strict):
+    """What the newest run costs whole sites and has cost so far, and what they have spent for life, of a budget if there is one."""
+
+    epsilon: NotNegative
+    delta: NotNegative
+    spent: NotNegative
+    lifetime_epsilon: NotNegative | None
+    lifetime_budget: NotNegative | None
+
+    @property
+    def sentence(self) -> str:
+        """For people."""
+        told = f"Noise at the coordinator hides whole sites: the newest run claims epsilon {self.epsilon:g} (delta {self.delta:g}) for each and has spent {self.spent:.3f}"
+        if self.lifetime_epsilon is None:
+            return f"{told}."
+        of = "" if self.lifetime_budget is None else f" of {self.lifetime_budget:g} for life"
+        return f"{told}; all runs together are charged at {self.lifetime_epsilon:.3f}{of}."
+
+
+class CardText(Strict):
+    """The model card of a version, as Markdown."""
+
+    version: Count
+    text: str
+
+
 class RunReport(Strict):
     """The whole report. Ticks count steps of the simulation; ``last_tick`` is where it ended.
 
@@ -127,6 +155,9 @@ class RunReport(Strict):
     drift: tuple[DriftScore, ...] = ()
     stream: tuple[StreamPhase, ...] = ()
     events: tuple[EventLine, ...] = ()
+    whole_sites: WholeSitesLine | None = None
+    audit: str = ""
+    cards: tuple[CardText, ...] = ()
 
     @model_validator(mode="after")
     def _sites_are_known(self) -> Self:
