@@ -32,6 +32,7 @@ from fedloop_server.loop import (
     LoopState,
     Refuse,
     RunEnded,
+    SiteSilent,
     SiteVerdict,
     StartRun,
     Wait,
@@ -87,6 +88,7 @@ class Simulation:
             self.sites = [self._site(at) for at in range(len(world.sites))]
         self.fleet: Fleet | None = None
         self._rows_told: dict[str, int] = {}
+        self._silent: list[SiteSilent] = []
 
     def run(self) -> None:
         """Runs the loop to the end of the stream.
@@ -240,15 +242,22 @@ class Simulation:
         """Every site watches the version; one whose budget is gone does without, by name."""
         kind = self._watched_kind()
         artifact = self.coordinator.artifact(version, kind)
+        self._silent = []
         for site in self.sites:
             if not fleet.at(site.name):
                 continue
+            rows, known = fleet.rows_per_tick(site.name), rows_told.get(site.name, 1)
             try:
-                site.begin_watch(
-                    version, artifact, fleet.rows_per_tick(site.name), reference_rows=rows_told.get(site.name, 1)
-                )
+                left_out = site.begin_watch(version, artifact, rows, reference_rows=known)
             except BudgetExhausted as error:
                 self._tell(f"{site.name} cannot pay for verdicts about version {version}: {error.message}")
+                self._silent.append(SiteSilent(site=site.name, version=version, about="drift"))
+                continue
+            if left_out:
+                self._tell(
+                    f"{site.name} tells drift under version {version} by rows that come back with a label, without those of "
+                    f"units in {', '.join(left_out)}, which cannot pay for it"
+                )
 
     def _watched_kind(self) -> ExportTarget:
         preferred: tuple[ExportTarget, ...] = ("onnx-int8", "onnx-fp32")
@@ -286,11 +295,11 @@ class Simulation:
             self._tell("the world changes")
         with self.story.stage("stream"):
             fleet.tick(tick, self.settings.label_delay)
-            verdicts: list[LoopEvent] = [Clock(now=tick), *self._verdicts(fleet)]
+            verdicts: list[LoopEvent] = [Clock(now=tick), *self._silent, *self._verdicts(fleet)]
         self._progress.stream_event(sum(device.seen for device in fleet.devices))
         loop = self._decide(fleet, loop, verdicts)
         # Labels cost privacy to count, so nobody is asked before drift is told.
-        return self._decide(fleet, loop, self._labels(loop.version)) if loop.drifted else loop
+        return self._decide(fleet, loop, self._labels(loop.version)) if loop.wants_labels else loop
 
     def _verdicts(self, fleet: Fleet) -> Iterable[SiteVerdict]:
         """Judges every site's open window and tells its verdict."""
@@ -319,7 +328,7 @@ class Simulation:
                 drift=None if verdict.kind is None else _TOLD[verdict.kind],
             )
 
-    def _labels(self, version: int) -> Iterable[LabelCount]:
+    def _labels(self, version: int) -> Iterable[LabelCount | SiteSilent]:
         """What sites tell of labelled examples that came back since drift was told."""
         for site in self.sites:
             site.count_labels_from_now()
@@ -327,6 +336,7 @@ class Simulation:
                 told = site.tell_label_count(version, self.story.tick)
             except BudgetExhausted as error:
                 self._tell_once(f"{site.name} cannot pay for telling how many labels came back: {error.message}")
+                yield SiteSilent(site=site.name, version=version, about="labels")
                 continue
             if told is not None:
                 yield LabelCount(site=site.name, count=told)

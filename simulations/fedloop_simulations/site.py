@@ -12,9 +12,14 @@ from pathlib import Path
 from fedloop_clients.daemon import SiteDaemon
 from fedloop_clients.data.site_data import EVALUATION, ORIGINAL, FeedbackAdded, SiteData
 from fedloop_clients.evaluation import newest_rows
-from fedloop_clients.feedback.charging import charge_late_verdicts, charge_verdicts, released_label_count
+from fedloop_clients.feedback.charging import (
+    charge_late_verdicts,
+    charge_verdicts,
+    find_payers,
+    released_label_count,
+)
 from fedloop_clients.feedback.store import FeedbackStore
-from fedloop_clients.feedback.watch import SiteWatch, StatusObserver, WatchedWindow, reference_of
+from fedloop_clients.feedback.watch import KnownUnits, SiteWatch, StatusObserver, WatchedWindow, reference_of
 from fedloop_clients.monitoring.monitor import MonitorPlan
 from fedloop_clients.monitoring.verdict import VerdictPlan
 from fedloop_clients.outbox import Outbox
@@ -102,8 +107,10 @@ class SimulatedSite:
         self.feedback_rows = 0
         self._counted_from: int | None = None
 
-    def begin_watch(self, version: int, artifact: PublishedArtifact, window_rows: int, reference_rows: int) -> None:
-        """Pays for the verdicts about a version, takes its reference from the newest rows it knows, and watches it.
+    def begin_watch(
+        self, version: int, artifact: PublishedArtifact, window_rows: int, reference_rows: int
+    ) -> tuple[str, ...]:
+        """Pays for the verdicts about a version, takes its reference from the newest rows that can pay, and watches it.
 
         A version that was trained on feedback lives in the world that the feedback came from: older rows would make that
         world look like a drift. Of a unit at most as many rows count as the task says.
@@ -115,14 +122,23 @@ class SimulatedSite:
             reference_rows: rows that the coordinator knows the reference to have, noised where that is private: noise and
                 thresholds follow from this number and not from the exact one.
 
+        Returns:
+            Blocks that cannot pay, of whose units no row is looked at.
+
         Raises:
-            BudgetExhausted: a block cannot pay; the version is then not watched here.
+            BudgetExhausted: no block can pay; the version is then not watched here.
         """
+        self.watch.rest()
+        self._counted_from = None
         description = ArtifactDescription.from_bytes(artifact.description)
         profile = Profile.from_bytes(artifact.profile)
         runtime = load_runtime(description, artifact.model)
         most = self._task.feedback.rows_per_unit
-        training, evaluation = (newest_rows(rows, most) for rows in self.data.newest())
+        charge = self._verdict_charge
+        payers = find_payers(self.ledger, self.data, charge, self._task)
+        training, evaluation = (
+            newest_rows(rows, most) for rows in (payers.reference.training, payers.reference.evaluation)
+        )
         rows = training.concatenate(evaluation)
         reference = reference_of(profile, runtime, rows, evaluation)
         known = reference_rows if self._task.privacy.private else len(rows)
@@ -131,9 +147,12 @@ class SimulatedSite:
         )
         units = 1 if self._task.privacy.unit_column is None else most
         verdicts = VerdictPlan.for_profile(plan, profile, self._verdict_epsilon, units)
-        charge_verdicts(self.ledger, self.data, self._config, verdicts.charge, task=self._task.name, version=version)
-        self.watch.begin(version, reference, plan, verdicts)
-        self._counted_from = None
+        charge_verdicts(self.ledger, self.data, self._config, charge, payers, task=self._task.name, version=version)
+        known_units = None
+        if payers.left_out:
+            known_units = KnownUnits(lambda unit: self.data.home_block(unit) not in payers.left_out, most)
+        self.watch.begin(version, reference, plan, verdicts, known_units)
+        return payers.left_out
 
     def close_window(self, least_rows: int) -> WatchedWindow | None:
         """Judges the open window once it has so many rows."""
@@ -145,15 +164,19 @@ class SimulatedSite:
             self._counted_from = self._store.newest_place()
 
     def tell_label_count(self, version: int, tick: int) -> int | None:
-        """How many units have labelled examples that are new, as the coordinator may know it; None when there are none.
+        """How many units have labelled examples that are new, as the coordinator may know it; None before it counts.
+
+        In a private run it is told and paid for also where there are none: that there are none is told with it.
 
         Raises:
             BudgetExhausted: their blocks cannot pay.
         """
-        units = () if self._counted_from is None else self._store.units_waiting(self._counted_from)
-        if not units:
+        if self._counted_from is None:
             return None
         retraining, private = self._task.retraining, self._task.privacy.private
+        units = self._store.units_waiting(self._counted_from)
+        if not (units or private):
+            return None
         return released_label_count(
             self.ledger,
             self.data,
@@ -161,7 +184,7 @@ class SimulatedSite:
             units,
             retraining.label_count_epsilon if private else math.inf,
             self._noise.derive(f"label count {version} {tick}"),
-            task=self._task.name,
+            task=self._task,
             version=version,
         )
 
@@ -172,19 +195,26 @@ class SimulatedSite:
             BudgetExhausted: the blocks that they would join cannot pay; the examples go on waiting.
         """
         self._store.forget(_clock() - self._task.feedback.retention_days * _DAY_SECONDS)
+        versions = set(self._store.versions_waiting())
+        if self._task.privacy.unit_column is not None and self.watch.version is not None:
+            versions.add(self.watch.version)
         charge_late_verdicts(
             self.ledger,
             self.data,
             self._config,
-            PureCharge(epsilon=self._verdict_epsilon) if self._task.privacy.private else NonPrivateCharge(),
+            self._verdict_charge,
             task=self._task.name,
-            versions=self._store.versions_waiting(),
+            versions=versions,
         )
         waiting = self._store.waiting()
         added = self.daemon.add_feedback(waiting.rows, self._task.feedback.evaluation_share)
         self._store.mark_admitted(waiting)
         self.feedback_rows += len(waiting.rows)
         return added
+
+    @property
+    def _verdict_charge(self) -> PureCharge | NonPrivateCharge:
+        return PureCharge(epsilon=self._verdict_epsilon) if self._task.privacy.private else NonPrivateCharge()
 
     @property
     def _verdict_epsilon(self) -> float:

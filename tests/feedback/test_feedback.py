@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import stat
 import threading
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,9 +17,14 @@ from numpy.typing import NDArray
 
 from fedloop_clients.data.site_data import EVALUATION, ORIGINAL, SiteData
 from fedloop_clients.evaluation import newest_rows
-from fedloop_clients.feedback.charging import charge_late_verdicts, charge_verdicts, released_label_count
+from fedloop_clients.feedback.charging import (
+    charge_late_verdicts,
+    charge_verdicts,
+    find_payers,
+    released_label_count,
+)
 from fedloop_clients.feedback.store import FeedbackStore
-from fedloop_clients.feedback.watch import SiteWatch, reference_of
+from fedloop_clients.feedback.watch import KnownUnits, SiteWatch, reference_of
 from fedloop_clients.monitoring.monitor import DriftKind, ErrorCount, MonitorPlan, Reference
 from fedloop_clients.monitoring.verdict import VerdictPlan
 from fedloop_clients.policy import Budget, SiteConfig
@@ -26,7 +32,7 @@ from fedloop_clients.privacy.affording import affords_run
 from fedloop_clients.privacy.ledger import Ledger
 from fedloop_core.dataset import Dataset
 from fedloop_core.encoding import NUMERIC
-from fedloop_core.errors import BudgetExhausted, SketchRefused, StorageError
+from fedloop_core.errors import BudgetExhausted, FeedbackRefused, SketchRefused, StorageError
 from fedloop_core.noise import SeededNoise
 from fedloop_core.privacy.charges import NonPrivateCharge, PureCharge
 from fedloop_core.scaling import Scaler
@@ -46,6 +52,7 @@ TASK = Task(
     privacy=Privacy(epsilon=8.0, delta=1e-4),
     rounds=Rounds(count=4),
 )
+PATIENTS = TASK.model_copy(update={"privacy": Privacy(epsilon=8.0, delta=1e-4, unit_column="patient")})
 SCHEMA = TASK.feature_schema
 PROFILE = Profile.for_schema(SCHEMA, Scaler.from_ranges(SCHEMA))
 WINDOW = 40
@@ -168,11 +175,11 @@ class Watched:
         self.epsilon = epsilon
         self._sequence = 0
 
-    def begin(self, version: int) -> None:
+    def begin(self, version: int, units: KnownUnits | None = None) -> None:
         rows = some_rows(200)
         plan = MonitorPlan.for_task(TASK, sites=1, window_rows=WINDOW, reference_rows=len(rows))
         reference = reference_of(PROFILE, RUNTIME, rows, rows.take(range(100)))
-        self.watch.begin(version, reference, plan, VerdictPlan.for_profile(plan, PROFILE, self.epsilon))
+        self.watch.begin(version, reference, plan, VerdictPlan.for_profile(plan, PROFILE, self.epsilon), units)
 
     def send(self, rows: int, *, version: int = 1, task: str = "wards", shift: float = 0.0) -> None:
         self.deliver(self.message(rows, version=version, task=task, shift=shift))
@@ -337,37 +344,133 @@ class Purse:
         for block in (ORIGINAL, EVALUATION):
             self.ledger.open_block(block, budget, 1e-4)
 
-    def pay(self, charge: PureCharge | NonPrivateCharge, version: int = 1) -> None:
-        charge_verdicts(self.ledger, self.data, self.config, charge, task="wards", version=version)
+    def pay(self, charge: PureCharge | NonPrivateCharge, version: int = 1, task: Task = TASK) -> tuple[str, ...]:
+        payers = find_payers(self.ledger, self.data, charge, task)
+        charge_verdicts(self.ledger, self.data, self.config, charge, payers, task="wards", version=version)
+        return payers.left_out
+
+    def count(self, units: Sequence[str], epsilon: float, seed: int = 1, task: Task = TASK) -> int:
+        noise = SeededNoise(seed)
+        return released_label_count(self.ledger, self.data, self.config, units, epsilon, noise, task=task, version=1)
+
+    def spend(self, *blocks: str) -> None:
+        self.ledger.reserve(PureCharge(epsilon=9.0), blocks, "run-1", "an earlier run")
 
     def charges(self, block: str) -> tuple[Any, ...]:
         return self.ledger.charges(block)
+
+
+FIRST = (ORIGINAL, EVALUATION, "feedback-1", "feedback-evaluation-1")
 
 
 def test_verdicts_are_charged_to_the_reference_and_to_the_blocks_that_their_rows_will_join() -> None:
     purse = Purse(20.0)
     charge = PureCharge(epsilon=2.0)
     purse.pay(charge)
-    blocks = (ORIGINAL, EVALUATION, "feedback-1", "feedback-evaluation-1")
-    assert [purse.charges(block) for block in blocks] == [(charge,)] * 4
+    assert [purse.charges(block) for block in FIRST] == [(charge,)] * 4
     added = purse.data.add_feedback(some_rows(40, "new", 2), 0.25, SeededNoise(1))
     assert (added.training_block, added.evaluation_block) == ("feedback-1", "feedback-evaluation-1")
     purse.pay(charge, version=2)  # rows that version 1 was watched on pay for the next version's reference too
-    assert [len(purse.charges(block)) for block in (*blocks, "feedback-2", "feedback-evaluation-2")] == [2] * 4 + [
-        1
-    ] * 2
+    paid = [len(purse.charges(block)) for block in (*FIRST, "feedback-2", "feedback-evaluation-2")]
+    assert paid == [1, 1, 2, 2, 1, 1]  # of the original rows none is looked at: no row comes a second time
     purse.ledger.verify()
 
 
-def test_a_block_that_cannot_pay_keeps_all_others_from_paying() -> None:
+def test_where_patients_return_every_block_pays_for_verdicts() -> None:
     purse = Purse(20.0)
-    purse.ledger.reserve(PureCharge(epsilon=9.0), (EVALUATION,), "run-1", "evaluation")
-    head = purse.ledger.spend(ORIGINAL).epsilon
-    with pytest.raises(BudgetExhausted, match="block 'evaluation'"):
-        purse.pay(PureCharge(epsilon=9.0))
-    assert purse.ledger.spend(ORIGINAL).epsilon == head
-    assert purse.charges(ORIGINAL) == purse.charges("feedback-1") == ()
-    purse.pay(PureCharge(epsilon=0.5))
+    charge = PureCharge(epsilon=2.0)
+    purse.pay(charge, task=PATIENTS)
+    purse.data.add_feedback(some_rows(40, "new", 2), 0.25, SeededNoise(1))
+    purse.pay(charge, version=2, task=PATIENTS)
+    assert [len(purse.charges(block)) for block in FIRST] == [2] * 4
+
+
+@pytest.mark.parametrize(
+    ("spent", "task", "reference", "left_out"),
+    [
+        ((ORIGINAL,), TASK, ("feedback-1", "feedback-evaluation-1"), ()),
+        ((ORIGINAL,), PATIENTS, ("feedback-1", "feedback-evaluation-1"), (ORIGINAL,)),
+        (("feedback-evaluation-1",), TASK, ("feedback-1",), ()),
+        (("feedback-evaluation-1",), PATIENTS, ("feedback-1",), ("feedback-evaluation-1",)),
+        (("feedback-1",), TASK, (ORIGINAL, EVALUATION), ()),
+        (("feedback-1", EVALUATION), PATIENTS, (ORIGINAL,), (EVALUATION, "feedback-1")),
+    ],
+    ids=["old rows", "old patients", "new evaluation", "patients of it", "new rows", "new patients and old evaluation"],
+)
+def test_blocks_that_cannot_pay_are_left_out_of_verdicts(
+    spent: tuple[str, ...], task: Task, reference: tuple[str, ...], left_out: tuple[str, ...]
+) -> None:
+    purse = Purse(20.0)
+    for block in FIRST[2:]:
+        purse.ledger.open_block(block, 20.0, 1e-4)
+    purse.data.add_feedback(some_rows(40, "new", 2), 0.25, SeededNoise(1))
+    purse.spend(*spent)
+    charge = PureCharge(epsilon=9.0)
+    payers = find_payers(purse.ledger, purse.data, charge, task)
+    assert payers.reference.blocks == reference
+    assert set(payers.left_out) == set(left_out)
+    units = set(payers.reference.training.units + payers.reference.evaluation.units)
+    assert {purse.data.home_block(unit) for unit in units} == set(reference)
+    purse.pay(charge, task=task)
+    assert all(len(purse.charges(block)) == 1 for block in spent)  # nothing is charged to them
+    assert all(charge in purse.charges(block) for block in (*reference, "feedback-2", "feedback-evaluation-2"))
+
+
+def test_a_site_whose_training_rows_are_all_spent_says_so() -> None:
+    purse = Purse(20.0)
+    purse.spend(ORIGINAL)
+    for task in (TASK, PATIENTS):
+        with pytest.raises(BudgetExhausted, match="no block of training rows can pay for verdicts: block 'original'"):
+            purse.pay(PureCharge(epsilon=9.0), task=task)
+    assert purse.charges(EVALUATION) == ()
+
+
+def test_a_window_without_patients_who_cannot_pay_is_the_same_whether_they_come_or_not() -> None:
+    """Sketches count rows of anybody: they are passed over, and windows are made of rows whose patient is known."""
+    told = []
+    for also in (False, True):
+        watched = Watched(epsilon=20.0)
+        watched.begin(1, KnownUnits(lambda unit: not unit.startswith("spent"), most=1))
+        if also:
+            watched.send(80, shift=3.5)
+            for at in range(60):
+                spent = replace(
+                    example(1000 + at), unit=f"spent-{at}", inputs={NUMERIC: np.full((1, 2), 3.9, np.float32)}
+                )
+                watched.watch.labelled("d1", spent)
+            watched.watch.labelled("d1", replace(example(2000), unit=""))  # may be anybody's
+        for at in range(WINDOW):
+            for again in range(2):  # of each only one row
+                watched.watch.labelled("d1", replace(example(2 * at + again), unit=f"patient-{at}"))
+        window = watched.watch.close_window(least_rows=1)
+        assert window is not None
+        told.append((window.finding, window.verdict))
+    assert told[0] == told[1]
+    assert told[0][0].rows == WINDOW
+    assert watched.watch.passed_over == 1
+    assert watched.store.count_waiting() == 2 * WINDOW + 61  # all of them are kept
+
+
+def test_rows_of_known_patients_are_counted_as_a_device_counts_them() -> None:
+    rows = some_rows(WINDOW, seed=7)
+    predicted = RUNTIME.run(rows.inputs).argmax(axis=1)
+    watched = Watched()
+    watched.begin(1, KnownUnits(lambda _unit: True, most=1))
+    for at in range(WINDOW):
+        name = ("no", "yes")[predicted[at]]
+        one = {NUMERIC: rows.inputs[NUMERIC][at : at + 1]}
+        watched.watch.labelled("d1", replace(example(at, predicted=name, label=name), inputs=one))
+    window = watched.watch.close_window(least_rows=WINDOW)
+    by_device = Watched()
+    by_device.begin(1)
+    sketch = Sketch.empty(PROFILE).add(rows.inputs, predicted, np.full(WINDOW, 0.9))
+    by_device.deliver(sketch.to_message(task="wards", version=1, window=1))
+    expected = by_device.watch.close_window(least_rows=WINDOW)
+    assert window is not None
+    assert expected is not None
+    assert window.finding.distance == expected.finding.distance > 0
+    with pytest.raises(FeedbackRefused):
+        watched.watch.labelled("d1", replace(example(999), predicted="perhaps"))
 
 
 def test_exact_verdicts_need_blocks_without_a_budget() -> None:
@@ -405,37 +508,42 @@ def test_a_run_without_privacy_needs_blocks_without_a_budget() -> None:
         assert affords_run(exact, purse.data, purse.ledger) is affordable
 
 
-def test_the_number_of_labelled_units_is_noised_and_paid_by_the_blocks_that_they_belong_to() -> None:
+def test_the_number_of_labelled_units_is_noised_and_paid_by_the_blocks_that_they_will_join() -> None:
     purse = Purse(20.0)
     units = [f"new-{at // 2}" for at in range(100)]  # two rows of each of fifty units
-    told = [
-        released_label_count(
-            purse.ledger, purse.data, purse.config, units, 0.5, SeededNoise(seed), task="wards", version=1
-        )
-        for seed in range(8)
-    ]
+    told = [purse.count(units, 0.5, seed) for seed in range(8)]
     assert len(set(told)) > 1
     assert all(abs(count - 50) < 40 for count in told)
     assert purse.charges("feedback-1") == purse.charges("feedback-evaluation-1") == (PureCharge(epsilon=0.5),) * 8
     assert purse.charges(ORIGINAL) == ()
-    released_label_count(
-        purse.ledger, purse.data, purse.config, ["u3", "new"], 0.5, SeededNoise(1), task="wards", version=1
-    )
-    assert purse.charges(ORIGINAL) == (PureCharge(epsilon=0.5),)  # u3 is at home there
-    assert purse.charges(EVALUATION) == ()
     with pytest.raises(BudgetExhausted):
-        released_label_count(
-            purse.ledger, purse.data, purse.config, units, 30.0, SeededNoise(0), task="wards", version=1
-        )
+        purse.count(units, 30.0)
+
+
+@pytest.mark.parametrize(
+    "units", [[], ["u3"], ["u3", "e1", "new"], ["", ""]], ids=["nobody", "one", "three", "no name"]
+)
+def test_who_pays_for_a_number_of_patients_does_not_depend_on_who_came(units: list[str]) -> None:
+    """The coordinator is told what is spent: were only the blocks charged that somebody came of, it would learn that."""
+    purse = Purse(20.0)
+    purse.count(units, 0.5, task=PATIENTS)
+    assert [len(purse.charges(block)) for block in FIRST] == [1] * 4
+
+
+def test_patients_whose_block_cannot_pay_are_not_counted() -> None:
+    purse = Purse(20.0)
+    purse.spend(ORIGINAL)
+    spent, others = [f"u{at}" for at in range(60)], ["e1", "e2", "new", "new"]
+    for seed in range(3):
+        paid = purse.count([*spent, *others, ""], 8.0, seed, PATIENTS)
+        assert paid == Purse(20.0).count(others, 8.0, seed, PATIENTS)
+        purse = Purse(20.0)
+        purse.spend(ORIGINAL)
+    assert purse.charges(ORIGINAL) == (PureCharge(epsilon=9.0),)
 
 
 def test_the_number_of_labelled_units_is_exact_without_privacy() -> None:
-    free = Purse(math.inf)
-    units = ["a", "a", "b", "", ""]  # an empty unit is one of its own
-    exact = released_label_count(
-        free.ledger, free.data, free.config, units, math.inf, SeededNoise(0), task="wards", version=1
-    )
-    assert exact == 4
+    assert Purse(math.inf).count(["a", "a", "b", "", ""], math.inf) == 4  # an empty unit is one of its own
 
 
 def test_labels_that_come_late_pay_for_the_verdicts_that_were_told_while_their_rows_were_seen() -> None:

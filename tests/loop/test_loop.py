@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,6 +22,7 @@ from fedloop_server.loop import (
     LoopState,
     Refuse,
     RunEnded,
+    SiteSilent,
     SiteVerdict,
     StartRun,
     Wait,
@@ -114,6 +117,45 @@ def test_decisions(
     _, decision = play(loop(**retraining), *events)
     assert type(decision) is expected
     assert says in decision.reason
+
+
+def silent(site: str, about: Literal["drift", "labels"] = "drift", version: int = 1) -> SiteSilent:
+    return SiteSilent(site=site, version=version, about=about)
+
+
+@pytest.mark.parametrize(
+    ("events", "expected", "says"),
+    [
+        ((silent("north"),), Wait, "No site reports drift under version 1; north cannot tell of it"),
+        ((silent("north", version=2),), Wait, "No site reports drift under version 1."),
+        ((drift(), silent("north", "labels"), labels(20, "south")), Wait, "have come back; north cannot tell how many"),
+        ((silent("north"), silent("south"), *CALLED_FOR, *ledgers()), StartRun, "east reports covariate drift"),
+        ((drift(), silent("east", "labels"), *CALLED_FOR, *ledgers()), StartRun, "40 labelled examples"),
+        ((silent("north", "labels"), drift(), labels(3)), Wait, "3 of at least 40 labelled examples have come back."),
+    ],
+    ids=["of drift", "another version", "of labels", "others drift", "others label", "it tells again"],
+)
+def test_a_site_that_cannot_pay_is_named_and_nobody_waits_for_it(
+    events: tuple[Event, ...], expected: type[Decision], says: str
+) -> None:
+    _, decision = play(loop(), *events)
+    assert type(decision) is expected
+    assert says in decision.reason
+
+
+def test_a_new_version_is_watched_by_all_who_can_pay_for_it() -> None:
+    state, _ = play(loop(), silent("north"), silent("east", "labels"), RunEnded(version=2))
+    assert state.silent == state.uncounted == frozenset()
+
+
+def test_labels_are_asked_for_while_they_would_change_the_decision() -> None:
+    wanted = []
+    state = loop()
+    events: tuple[Event, ...] = (Clock(now=1), drift(), labels(39), labels(1, "south"), *ledgers(*SITES))
+    for event in events:
+        state, _ = step(state, event)
+        wanted.append(state.wants_labels)
+    assert wanted == [False, True, True, False, False, False, False]  # at last they are there, and nobody can pay
 
 
 def test_a_run_is_started_once_warm_with_those_who_can_pay() -> None:

@@ -124,3 +124,22 @@ def test_which_blocks_are_left_out_does_not_depend_on_what_their_rows_hold() -> 
         description.data_fingerprint = b""
         told.append(description)
     assert told[0] == told[1]
+
+
+def test_a_block_that_is_spent_in_the_middle_of_a_run_ends_it_for_its_site_alone() -> None:
+    """Verdicts may spend it between two rounds: the round is refused by name, nothing is charged for it, and it stays refused."""
+    site = site_with_feedback()
+    assert described(site).blocks_left_out == 0
+    assert site.train(1)[0].WhichOneof("result") == "local_update"
+    before = site.train(1)[0]
+    spend(site, 0.0001, "original")
+    spent = [site.ledger.spend(block) for block in ("original", "feedback-1")]
+    for number in (2, 3):
+        code, fields = refused(site.train(number)[0])
+        assert (code, fields) == ("FL-PRIV-002", {})  # which block, the site keeps to itself
+    again = site.train(1)[0]  # what was paid for is told again
+    assert again.local_update == before.local_update
+    assert refused(site.train(2, attempt=2)[0])[0] == "FL-PRIV-002"  # a new attempt changes nothing
+    assert [site.ledger.spend(block) for block in ("original", "feedback-1")] == spent
+    told = site.describe(run_id="run-2").data_description  # the next run goes on without the block
+    assert (told.admitted, told.blocks_left_out) == (True, 1)

@@ -6,7 +6,7 @@ join it there and inherit its spend. Training and evaluation rows are different 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
@@ -20,12 +20,22 @@ from fedloop_core.errors import DataError, UsageError
 from fedloop_core.noise import NoiseSource
 from fedloop_core.task.document import Task
 
-__all__ = ["EVALUATION", "ORIGINAL", "FeedbackAdded", "RowChoice", "SiteData", "SiteRows", "is_evaluation_block"]
+__all__ = [
+    "EVALUATION",
+    "ORIGINAL",
+    "FeedbackAdded",
+    "NewestRows",
+    "RowChoice",
+    "SiteData",
+    "SiteRows",
+    "is_evaluation_block",
+]
 
 ORIGINAL = "original"
 EVALUATION = "evaluation"
 _FEEDBACK = "feedback-"
 _FEEDBACK_EVALUATION = "feedback-evaluation-"
+_NONE = np.empty(0, dtype=np.int64)
 
 
 def is_evaluation_block(block: str) -> bool:
@@ -50,6 +60,15 @@ class FeedbackAdded:
     returned_rows: int
     training_block: str
     evaluation_block: str
+
+
+@dataclass(frozen=True)
+class NewestRows:
+    """Training and evaluation rows that came together, and the blocks that they are of."""
+
+    blocks: tuple[str, ...]
+    training: Dataset
+    evaluation: Dataset
 
 
 class SiteRows(Protocol):
@@ -112,7 +131,7 @@ class SiteData:
     @property
     def next_feedback_blocks(self) -> tuple[str, str]:
         """The blocks, of training and of evaluation rows, that the next feedback of new units will open."""
-        return f"{_FEEDBACK}{self._admissions + 1}", f"{_FEEDBACK_EVALUATION}{self._admissions + 1}"
+        return _blocks_of(self._admissions + 1)
 
     @property
     def training_blocks(self) -> tuple[str, ...]:
@@ -137,16 +156,27 @@ class SiteData:
         """Evaluation rows of the choice."""
         return self._join(self._evaluation, self.evaluation_blocks(choice))
 
-    def home_blocks(self, units: Iterable[str]) -> tuple[str, ...]:
-        """The blocks that these units are at home in, sorted; units that are not known yet have none."""
-        return tuple(sorted({self._home[unit] for unit in units if unit in self._home}))
+    def home_block(self, unit: str) -> str | None:
+        """The block that a unit is at home in; None for one that is not known yet."""
+        return self._home.get(unit)
 
-    def newest(self) -> tuple[Dataset, Dataset]:
-        """Training and evaluation rows of the newest feedback, or the original ones when no feedback has come."""
-        training, evaluation = f"{_FEEDBACK}{self._admissions}", f"{_FEEDBACK_EVALUATION}{self._admissions}"
-        if training not in self._training or evaluation not in self._evaluation:
-            return self._training[ORIGINAL], self._evaluation[EVALUATION]
-        return self._training[training], self._evaluation[evaluation]
+    def newest(self, among: Collection[str] | None = None) -> NewestRows:
+        """The newest training rows and the evaluation rows that came with them: of feedback, or else the original ones.
+
+        Args:
+            among: blocks that may be read, all by default; without a training block of them there are no rows.
+        """
+        for number in range(self._admissions, -1, -1):
+            training, evaluation = _blocks_of(number)
+            if training not in self._training or evaluation not in self._evaluation:
+                continue
+            if among is None or training in among:
+                readable = among is None or evaluation in among
+                rows = self._evaluation[evaluation]
+                blocks = (training, evaluation) if readable else (training,)
+                return NewestRows(blocks, self._training[training], rows if readable else rows.take(_NONE))
+        nothing = self._training[ORIGINAL].take(_NONE)
+        return NewestRows((), nothing, nothing)
 
     def fingerprint(self, rows: Dataset | None = None) -> bytes:
         """Digest of these rows, of all training rows by default, keyed with the site's secret; order does not matter."""
@@ -185,12 +215,16 @@ class SiteData:
         if len(blocks) == 1:
             return store[blocks[0]]
         if blocks not in self._joined:
-            none = np.empty(0, dtype=np.int64)
-            joined = next(iter(store.values())).take(none)
+            joined = next(iter(store.values())).take(_NONE)
             for block in blocks:
                 joined = joined.concatenate(store[block])
             self._joined[blocks] = joined
         return self._joined[blocks]
+
+
+def _blocks_of(number: int) -> tuple[str, str]:
+    """The blocks, of training and of evaluation rows, of feedback by its number, or of the original rows."""
+    return (ORIGINAL, EVALUATION) if number == 0 else (f"{_FEEDBACK}{number}", f"{_FEEDBACK_EVALUATION}{number}")
 
 
 def _choose_by_unit(units: tuple[str, ...], share: float, noise: NoiseSource) -> NDArray[np.bool_]:

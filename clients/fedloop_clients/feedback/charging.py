@@ -1,18 +1,64 @@
-"""Paying for what a site tells of its devices' rows: verdicts, and how many labels have come back."""
+"""Paying for what a site tells of its devices' rows: verdicts, and how many labels have come back.
+
+Whose rows can be in it? Where each row is a unit, what devices see now are units that no block has yet: the next feedback
+blocks pay. Where a unit is a patient or customer, one of any block may come back, so every block pays, and those that
+cannot are left out with all rows of their units. Which blocks that are follows from the ledger alone, never from who came.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
-from fedloop_clients.data.site_data import SiteData
+from fedloop_clients.data.site_data import NewestRows, SiteData
 from fedloop_clients.policy import SiteConfig
 from fedloop_clients.privacy.ledger import Ledger
 from fedloop_clients.privacy.mechanisms import noised_counts
+from fedloop_core.errors import BudgetExhausted
 from fedloop_core.noise import NoiseSource
 from fedloop_core.privacy.charges import NonPrivateCharge, PureCharge
+from fedloop_core.task.document import Task
 
-__all__ = ["charge_late_verdicts", "charge_verdicts", "released_label_count"]
+__all__ = ["Payers", "charge_late_verdicts", "charge_verdicts", "find_payers", "released_label_count"]
+
+
+@dataclass(frozen=True)
+class Payers:
+    """Who pays for the verdicts about a version.
+
+    ``reference``: the newest rows of blocks that can; the world is compared with them. ``blocks``: those that pay, beside the
+    next feedback blocks. ``left_out``: those of whose units no row may be looked at.
+    """
+
+    reference: NewestRows
+    blocks: tuple[str, ...]
+    left_out: tuple[str, ...]
+
+
+def find_payers(ledger: Ledger, data: SiteData, charge: PureCharge | NonPrivateCharge, task: Task) -> Payers:
+    """Which blocks pay for the verdicts about a version, by the ledger alone.
+
+    Raises:
+        BudgetExhausted: no block of training rows can: there is nothing to compare the world with.
+    """
+    every = _blocks(data)
+    able = ledger.admitting(charge, every)
+    reference = data.newest(able)
+    if not reference.blocks:
+        newest = data.newest().blocks[0]
+        spend = ledger.spend(newest)
+        raise BudgetExhausted(
+            f"no block of training rows can pay for verdicts: block {newest!r} has spent epsilon {spend.epsilon:.3f} of "
+            f"{spend.budget:g} for life.",
+            hint="New rows open blocks with budgets of their own.",
+            block=newest,
+            spent=spend.epsilon,
+            budget=spend.budget,
+        )
+    if task.privacy.unit_column is None:
+        return Payers(reference, reference.blocks, ())
+    return Payers(reference, able, tuple(block for block in every if block not in able))
 
 
 def charge_verdicts(
@@ -20,19 +66,20 @@ def charge_verdicts(
     data: SiteData,
     config: SiteConfig,
     charge: PureCharge | NonPrivateCharge,
+    payers: Payers,
     *,
     task: str,
     version: int,
 ) -> None:
-    """Charges all verdicts about a version to the reference's blocks and to the blocks that its windows will join.
+    """Charges all verdicts about a version to those who pay, and to the blocks that its windows' rows will join.
 
-    The rows that devices see now have no block yet; those of them that come back with labels will be the next feedback
+    The rows that devices see now may have no block yet; those of them that come back with labels will be the next feedback
     blocks, which are opened here, so that they begin with what the verdicts cost them.
 
     Raises:
         BudgetExhausted: a block cannot pay; then nothing is charged and no verdict may be told.
     """
-    blocks = (*data.training_blocks, *data.evaluation_blocks(), *_next_blocks(ledger, data, config))
+    blocks = (*payers.blocks, *_next_blocks(ledger, data, config))
     _charge(ledger, charge, blocks, _watch(task, version), _about(version))
 
 
@@ -47,7 +94,8 @@ def charge_late_verdicts(
 ) -> None:
     """Charges the next feedback blocks for verdicts that were told while some of their rows were seen, and not yet paid.
 
-    Labels may come after the version that predicted has been replaced: its verdicts were charged to other blocks.
+    Labels may come after the version that predicted has been replaced: its verdicts were charged to other blocks. Where units
+    come back, ``versions`` names the one that is watched too: those who join may come back while it serves.
 
     Raises:
         BudgetExhausted: the next blocks cannot pay; then the rows may not join.
@@ -66,36 +114,45 @@ def released_label_count(
     epsilon: float,
     noise: NoiseSource,
     *,
-    task: str,
+    task: Task,
     version: int,
 ) -> int:
     """How many units have labelled examples that wait, as it may leave the site.
 
     Exact for an infinite epsilon. Otherwise noised, one unit moving it by 1 whatever its number of rows, and charged to the
-    units' home blocks and to the next feedback blocks, which the others will join.
+    next feedback blocks, which new units will join. Where units come back, those of every block that can pay are counted,
+    and all these blocks pay, whoever came; a row that names no unit is then nobody's, and not counted.
 
     Args:
         ledger: the site's.
         data: the site's rows by block.
         config: budgets of blocks that are opened here.
-        units: of each waiting example; an empty one is a unit of its own.
+        units: of each waiting example; may be empty.
         epsilon: of this release.
         noise: for this release alone.
-        task: name of the task.
+        task: the task.
         version: the version in service.
 
     Raises:
-        BudgetExhausted: a block cannot pay; then nothing is charged and nothing may be told.
+        BudgetExhausted: the next feedback blocks cannot pay; then nothing is charged and nothing may be told.
     """
-    count = len({unit or f"\0{at}" for at, unit in enumerate(units)})
-    blocks = (*data.home_blocks(units), *_next_blocks(ledger, data, config))
-    run, purpose = f"labels-{task}-{version}", "number of labelled units"
-    if math.isinf(epsilon):
-        _charge(ledger, NonPrivateCharge(), blocks, run, purpose)
+    charge = NonPrivateCharge() if math.isinf(epsilon) else PureCharge(epsilon=epsilon)
+    able: tuple[str, ...] = ()
+    if task.privacy.unit_column is None:
+        count = len({unit or f"\0{at}" for at, unit in enumerate(units)})
+    else:
+        able = ledger.admitting(charge, _blocks(data))
+        count = len({unit for unit in units if unit and data.home_block(unit) in {None, *able}})
+    blocks = (*able, *_next_blocks(ledger, data, config))
+    _charge(ledger, charge, blocks, f"labels-{task.name}-{version}", "number of labelled units")
+    if isinstance(charge, NonPrivateCharge):
         return count
-    _charge(ledger, PureCharge(epsilon=epsilon), blocks, run, purpose)
     (noised,) = noised_counts((count,), 1 / epsilon, noise)
     return max(noised, 0)
+
+
+def _blocks(data: SiteData) -> tuple[str, ...]:
+    return (*data.training_blocks, *data.evaluation_blocks())
 
 
 def _next_blocks(ledger: Ledger, data: SiteData, config: SiteConfig) -> tuple[str, str]:

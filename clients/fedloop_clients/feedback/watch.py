@@ -7,6 +7,7 @@ exact stays in the site; what ``close_window`` returns as a verdict was charged 
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -26,7 +27,7 @@ from fedloop_core.task.document import Task
 from fedloop_edge.agent.runtimes import Runtime
 from fedloop_edge.hub import ReceivedExample, ReceivedSketch, ReceivedStatus
 
-__all__ = ["SiteWatch", "StatusObserver", "WatchedWindow", "reference_of"]
+__all__ = ["KnownUnits", "SiteWatch", "StatusObserver", "WatchedWindow", "reference_of"]
 
 _TOLERATED = 0.1
 
@@ -42,16 +43,38 @@ class WatchedWindow:
     threshold: float
 
 
+@dataclass(frozen=True)
+class KnownUnits:
+    """Whose rows a watch may look at, where it may not look at everybody's: ``may_read`` of a unit, ``most`` rows of each.
+
+    Sketches of devices, which do not know whose rows they count, are passed over then. Windows are made here, of the rows that
+    come back with a label and a unit.
+    """
+
+    may_read: Callable[[str], bool]
+    most: int
+
+
 @dataclass
 class _Watched:
-    """The version under watch; ``open`` collects sketches of the next window, ``seen`` names those that were taken in."""
+    """The version under watch; ``open`` collects rows of the next window, ``seen`` names the sketches that were taken in.
+
+    ``rows_of`` counts the rows that were taken in of each unit, where only those of some units may be.
+    """
 
     monitor: Monitor
     state: MonitorState
     verdicts: VerdictState
     open: Sketch
     labels: ErrorCount
+    units: KnownUnits | None
     seen: set[tuple[str, int]] = field(default_factory=set)
+    rows_of: Counter[str] = field(default_factory=Counter)
+
+    def takes(self, unit: str) -> bool:
+        """Whether one more row of a unit may be looked at."""
+        known = self.units
+        return known is not None and unit != "" and known.may_read(unit) and self.rows_of[unit] < known.most
 
 
 class SiteWatch:
@@ -65,9 +88,31 @@ class SiteWatch:
         self._lock = threading.Lock()
         self._watched: _Watched | None = None
         self.stale_sketches = 0
+        self.passed_over = 0
 
-    def begin(self, version: int, reference: Reference, plan: MonitorPlan, verdict_plan: VerdictPlan) -> None:
-        """Watches a version from now on. Charge ``verdict_plan.charge`` before the first window is closed."""
+    @property
+    def version(self) -> int | None:
+        """The version that is watched; None before the first, and while none can be paid for."""
+        watched = self._watched
+        return None if watched is None else watched.monitor.version
+
+    def begin(
+        self,
+        version: int,
+        reference: Reference,
+        plan: MonitorPlan,
+        verdict_plan: VerdictPlan,
+        units: KnownUnits | None = None,
+    ) -> None:
+        """Watches a version from now on. Charge ``verdict_plan.charge`` before the first window is closed.
+
+        Args:
+            version: the version that devices serve.
+            reference: what its rows are compared with.
+            plan: of the monitor.
+            verdict_plan: of what is told.
+            units: whose rows may be looked at; None: everybody's.
+        """
         monitor = Monitor(plan, reference, version)
         with self._lock:
             self._watched = _Watched(
@@ -76,7 +121,13 @@ class SiteWatch:
                 verdicts=VerdictState.start(verdict_plan, self._noise.derive(f"verdict threshold {version}")),
                 open=Sketch.empty(reference.sketch.profile),
                 labels=ErrorCount(),
+                units=units,
             )
+
+    def rest(self) -> None:
+        """Watches nothing until the next version: nobody can pay for more verdicts."""
+        with self._lock:
+            self._watched = None
 
     def labelled(self, device_id: str, example: ReceivedExample) -> None:
         """Keeps an example and counts whether its version was right.
@@ -89,11 +140,17 @@ class SiteWatch:
             return
         with self._lock:
             watched = self._watched
-            if watched is not None and example.version == watched.monitor.version:
+            if watched is None or example.version != watched.monitor.version:
+                return
+            if watched.units is None:
                 watched.labels = watched.labels.plus(ErrorCount(rows=1, wrong=wrong))
+            elif watched.takes(example.unit):
+                watched.rows_of[example.unit] += 1
+                watched.labels = watched.labels.plus(ErrorCount(rows=1, wrong=wrong))
+                watched.open = _with_row(watched.open, self._task.label, example)
 
     def sketch(self, device_id: str, sketch: ReceivedSketch) -> None:  # noqa: ARG002  all devices of a site are one
-        """Adds a sketch to the open window, once; one of another version is counted and dropped.
+        """Adds a sketch to the open window, once; one of another version, or of rows of anybody, is counted and dropped.
 
         Raises:
             SketchRefused: the counts are not over the version's profile, or no rows can give them.
@@ -103,6 +160,9 @@ class SiteWatch:
             watched = self._watched
             if watched is None or (message.task, message.version) != (self._task.name, watched.monitor.version):
                 self.stale_sketches += 1
+                return
+            if watched.units is not None:
+                self.passed_over += 1
                 return
             number = (sketch.queue_id, sketch.sequence)
             if number not in watched.seen:  # a hub that could not note it down passes it on again
@@ -156,6 +216,22 @@ def _errors(label: Label, predicted: NDArray[np.generic], outcomes: NDArray[np.g
         case SurvivalLabel():
             return ErrorCount()
     return ErrorCount(rows=len(wrong), wrong=int(wrong.sum()))
+
+
+def _with_row(sketch: Sketch, label: Label, example: ReceivedExample) -> Sketch:
+    """With the example's row. How sure the device was did not come back with it, and is not tested.
+
+    Raises:
+        FeedbackRefused: the prediction is not one of the task's.
+    """
+    try:
+        if isinstance(label, ClassLabel):
+            predicted: NDArray[np.generic] = np.array([label.classes.index(example.predicted)])
+        else:
+            predicted = np.array([float(example.predicted)], dtype=np.float32)
+    except ValueError as error:
+        raise FeedbackRefused("an example's prediction is not one of the task's.") from error
+    return sketch.add(example.inputs, predicted, np.ones(1))
 
 
 def _is_wrong(label: Label, example: ReceivedExample) -> bool:

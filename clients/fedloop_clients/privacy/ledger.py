@@ -232,6 +232,15 @@ class Ledger:
             left, cost = max(state.capacity - state.divergence, 0.0), state.cost(charge)
             return left / cost if cost > 0 else float("inf")
 
+    def admitting(self, charge: Charge, blocks: tuple[str, ...]) -> tuple[str, ...]:
+        """Those of these blocks whose budgets hold the charge now.
+
+        Raises:
+            UsageError: a block is not open.
+        """
+        with self._reading():
+            return tuple(name for name in blocks if self._state.block(name).admits(charge))
+
     def headroom(self, block: str) -> tuple[float, float] | None:
         """The block's registered order and the RDP it still admits there; absent without a budget.
 

@@ -1,7 +1,16 @@
 """What starts the next run by itself: a pure machine over verdicts, labels and ledgers, which explains each decision."""
 
 from fedloop_server.loop.decisions import AskHuman, Decision, Refuse, StartRun, Wait
-from fedloop_server.loop.events import Approval, Clock, Event, LabelCount, LedgerHeadroom, RunEnded, SiteVerdict
+from fedloop_server.loop.events import (
+    Approval,
+    Clock,
+    Event,
+    LabelCount,
+    LedgerHeadroom,
+    RunEnded,
+    SiteSilent,
+    SiteVerdict,
+)
 from fedloop_server.loop.machine import step
 from fedloop_server.loop.state import Explanation, LoopPolicy, LoopState
 
@@ -18,6 +27,7 @@ __all__ = [
     "LoopState",
     "Refuse",
     "RunEnded",
+    "SiteSilent",
     "SiteVerdict",
     "StartRun",
     "Wait",

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from fedloop_core.strict import Strict
 
-__all__ = ["Approval", "Clock", "Event", "LabelCount", "LedgerHeadroom", "RunEnded", "SiteVerdict"]
+__all__ = ["Approval", "Clock", "Event", "LabelCount", "LedgerHeadroom", "RunEnded", "SiteSilent", "SiteVerdict"]
 
 Natural = Annotated[int, Field(ge=0)]
 Count = Annotated[int, Field(ge=1)]
@@ -54,6 +54,19 @@ class LedgerHeadroom(Strict):
         return f"{self.site}'s ledger {'admits' if self.affordable else 'does not admit'} another run"
 
 
+class SiteSilent(Strict):
+    """A site tells nothing more ``about`` a version, or about labels, since what it would tell of has no budget left."""
+
+    kind: Literal["silent"] = "silent"
+    site: str
+    version: Count
+    about: Literal["drift", "labels"]
+
+    def __str__(self) -> str:
+        what = f"drift under version {self.version}" if self.about == "drift" else "labels"
+        return f"{self.site} has no privacy budget left to tell of {what}"
+
+
 class Clock(Strict):
     """The time, in seconds since 1970 or in ticks of a simulation; it only stamps explanations."""
 
@@ -84,4 +97,6 @@ class Approval(Strict):
         return f"{self.by} approves the next run"
 
 
-Event = Annotated[SiteVerdict | LabelCount | LedgerHeadroom | Clock | RunEnded | Approval, Field(discriminator="kind")]
+Event = Annotated[
+    SiteVerdict | LabelCount | LedgerHeadroom | SiteSilent | Clock | RunEnded | Approval, Field(discriminator="kind")
+]

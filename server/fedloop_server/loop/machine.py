@@ -9,7 +9,16 @@ from __future__ import annotations
 
 from fedloop_core.errors import UsageError
 from fedloop_server.loop.decisions import AskHuman, Decision, Refuse, StartRun, Wait
-from fedloop_server.loop.events import Approval, Clock, Event, LabelCount, LedgerHeadroom, RunEnded, SiteVerdict
+from fedloop_server.loop.events import (
+    Approval,
+    Clock,
+    Event,
+    LabelCount,
+    LedgerHeadroom,
+    RunEnded,
+    SiteSilent,
+    SiteVerdict,
+)
 from fedloop_server.loop.state import Explanation, LoopState
 
 __all__ = ["decide", "step"]
@@ -39,11 +48,12 @@ def decide(state: LoopState) -> Decision:
     if state.running:
         return Wait(reason="A run is in progress.")
     if not state.drifted:
-        return Wait(reason=f"No site reports drift under version {state.version}.")
+        return Wait(reason=f"No site reports drift under version {state.version}{_without(state.silent, 'of it')}.")
     drift = _told(state)
     if state.label_total < policy.minimum_labels:
         return Wait(
-            reason=f"{drift}; {state.label_total} of at least {policy.minimum_labels} labelled examples have come back."
+            reason=f"{drift}; {state.label_total} of at least {policy.minimum_labels} labelled examples have come back"
+            f"{_without(state.uncounted, 'how many')}."
         )
     unknown = tuple(site for site in state.sites if site not in state.affordable)
     if unknown:
@@ -85,21 +95,24 @@ def _learn(state: LoopState, event: Event) -> LoopState:
             return _learn_verdict(state, event)
         case LabelCount(site=site, count=count):
             _check_site(state, site)
-            return state.model_copy(update={"labels": {**state.labels, site: count}})
+            labels = {**state.labels, site: count}
+            return state.model_copy(update={"labels": labels, "uncounted": state.uncounted - {site}})
         case LedgerHeadroom(site=site, affordable=affordable, hidden=hidden):
             _check_site(state, site)
             out = state.unhidden | {site} if affordable and not hidden else state.unhidden - {site}
             return state.model_copy(
                 update={"affordable": {**state.affordable, site: affordable and hidden}, "unhidden": out}
             )
+        case SiteSilent():
+            return _learn_silence(state, event)
         case Approval(by=by):
             return state.model_copy(update={"approved_by": by, "runs_alone": 0})
         case RunEnded(version=None):
             return state.model_copy(update={"running": False, "affordable": {}})
         case RunEnded(version=version):
-            return state.model_copy(
-                update={"version": version, "running": False, "verdicts": {}, "labels": {}, "affordable": {}}
-            )
+            forgotten: dict[str, object] = {"verdicts": {}, "labels": {}, "affordable": {}}
+            forgotten |= {"silent": frozenset(), "uncounted": frozenset()}
+            return state.model_copy(update={"version": version, "running": False, **forgotten})
 
 
 def _learn_verdict(state: LoopState, verdict: SiteVerdict) -> LoopState:
@@ -110,6 +123,25 @@ def _learn_verdict(state: LoopState, verdict: SiteVerdict) -> LoopState:
     if verdict.version != state.version or outdated:
         return state
     return state.model_copy(update={"verdicts": {**state.verdicts, verdict.site: verdict}})
+
+
+def _learn_silence(state: LoopState, silence: SiteSilent) -> LoopState:
+    """What the site told of this version before stands."""
+    _check_site(state, silence.site)
+    if silence.version != state.version:
+        return state
+    match silence.about:
+        case "drift":
+            return state.model_copy(update={"silent": state.silent | {silence.site}})
+        case "labels":
+            return state.model_copy(update={"uncounted": state.uncounted | {silence.site}})
+
+
+def _without(sites: frozenset[str], what: str) -> str:
+    """Who is not heard, and why: nobody waits for them."""
+    if not sites:
+        return ""
+    return f"; {_listed(tuple(sorted(sites)))} cannot tell {what}: what it would be charged to is spent"
 
 
 def _why_spent(state: LoopState, spent: tuple[str, ...]) -> str:

@@ -57,7 +57,8 @@ class Explanation(Strict):
 class LoopState(Strict):
     """Everything learnt about the version in service, and every change of mind so far.
 
-    ``unhidden``: sites whose rows could pay for a run, and which the coordinator can hide as whole ones no more. ``runs_alone`` counts the runs that followed one another since a person last approved one.
+    ``silent``: sites that have no budget to tell of drift in this version, and ``uncounted``: none to tell of labels. The others
+    decide without them. ``unhidden``: sites whose rows could pay for a run, and which the coordinator can hide as whole ones no more. ``runs_alone`` counts the runs that followed one another since a person last approved one.
     """
 
     policy: LoopPolicy
@@ -66,6 +67,8 @@ class LoopState(Strict):
     verdicts: dict[str, SiteVerdict] = Field(default_factory=dict)
     labels: dict[str, Natural] = Field(default_factory=dict)
     affordable: dict[str, bool] = Field(default_factory=dict)
+    silent: frozenset[str] = frozenset()
+    uncounted: frozenset[str] = frozenset()
     unhidden: frozenset[str] = frozenset()
     running: bool = False
     runs_alone: Natural = 0
@@ -89,6 +92,11 @@ class LoopState(Strict):
         """Verdicts that say drift, in the order of the sites."""
         known = (self.verdicts.get(site) for site in self.sites)
         return tuple(verdict for verdict in known if verdict is not None and verdict.drifted)
+
+    @property
+    def wants_labels(self) -> bool:
+        """Whether more labels would change what is decided: each time they are told costs the sites privacy."""
+        return bool(self.drifted) and not self.running and self.label_total < self.policy.minimum_labels
 
     @property
     def label_total(self) -> int:
