@@ -120,6 +120,18 @@ class WholeSitesSummary(Strict):
     lifetime_epsilon: float | None
     lifetime_budget: float | None
 
+    @property
+    def sentence(self) -> str:
+        """For people."""
+        told = (
+            f"Noise at the coordinator hides whole sites: the newest run claims epsilon {self.epsilon:g} (delta {self.delta:g}) for each "
+            f"and has spent {self.spent:.3f}"
+        )
+        if self.lifetime_epsilon is None:
+            return f"{told}."
+        of = "" if self.lifetime_budget is None else f" of {self.lifetime_budget:g} for life"
+        return f"{told}; all runs together are charged at {self.lifetime_epsilon:.3f}{of}."
+
 
 class RunSummary(Strict):
     """A run.

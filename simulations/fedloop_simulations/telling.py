@@ -32,7 +32,6 @@ from fedloop_simulations.report.model import (
     RoundPoint,
     RunReport,
     StreamPhase,
-    WholeSitesLine,
 )
 from fedloop_simulations.scoring import CONFIDENCE, measured_answers, metric_of
 from fedloop_simulations.simulation import Simulation
@@ -131,7 +130,7 @@ def report_of(simulation: Simulation, summary: Summary) -> RunReport:
     return RunReport(
         title=f"fedloop: {task.name}{'' if summary.attack is None else ' (under attack)'}",
         attack=tuple(attack_sentences(summary)),
-        whole_sites=_whole_sites(summary),
+        whole_sites=next((run.whole_sites for run in reversed(summary.runs) if run.whole_sites is not None), None),
         audit="" if simulation.settings.audit is None else audit_sentence(simulation.settings.audit),
         cards=tuple(
             CardText(version=card.version, text=card_page(card))
@@ -180,20 +179,6 @@ def report_of(simulation: Simulation, summary: Summary) -> RunReport:
             if m is not None
         ),
         events=tuple(EventLine(tick=tick, text=text) for tick, text in story.events),
-    )
-
-
-def _whole_sites(summary: Summary) -> WholeSitesLine | None:
-    """The newest run that was charged to whole sites."""
-    told = next((run.whole_sites for run in reversed(summary.runs) if run.whole_sites is not None), None)
-    if told is None:
-        return None
-    return WholeSitesLine(
-        epsilon=told.epsilon,
-        delta=told.delta,
-        spent=told.spent,
-        lifetime_epsilon=told.lifetime_epsilon,
-        lifetime_budget=told.lifetime_budget,
     )
 
 

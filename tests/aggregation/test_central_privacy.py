@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.stats import chi2
+from tests.task.heads import ONE_NUMBER
 
 from fedloop_core.central_privacy import (
     CentralPlan,
@@ -38,18 +39,6 @@ from fedloop_server.runs.statement import privacy_of
 Arrays = dict[str, NDArray[Any]]
 MODEL: Arrays = {"a": np.zeros((3, 4), np.float32), "b": np.zeros(5, np.float32)}
 TASK = """
-format = 1
-name = "many"
-[[features]]
-kind = "numeric"
-name = "x"
-range = [0, 4]
-[label]
-kind = "classes"
-name = "y"
-classes = ["no", "yes"]
-[model]
-kind = "logistic"
 [privacy]
 epsilon = inf
 [rounds]
@@ -61,8 +50,13 @@ epsilon = {epsilon}
 """
 
 
+def document(epsilon: float, *, rounds: str = "", central: str = "") -> str:
+    head = ONE_NUMBER.format(name="many", feature="x", range="[0, 4]")
+    return head + TASK.format(epsilon=epsilon, rounds=rounds, central=central)
+
+
 def task(epsilon: float = 8.0, *, rounds: str = "", central: str = "") -> Task:
-    return parse_task(TASK.format(epsilon=epsilon, rounds=rounds, central=central))
+    return parse_task(document(epsilon, rounds=rounds, central=central))
 
 
 def plan_of(chosen: Task, *, private: bool = False) -> RunPlan:
@@ -380,9 +374,8 @@ def test_the_statement_names_the_site_as_a_unit() -> None:
     ids=["infinite epsilon", "no epsilon", "shared scaling", "newton", "long clip", "weights", "F9 median", "secure"],
 )
 def test_a_task_whose_noise_would_not_hide_a_site_is_refused(old: str, new: str, said: str) -> None:
-    document = TASK.format(epsilon=8, rounds="", central="")
     with pytest.raises(TaskInvalid) as raised:
-        parse_task(document.replace(old, new, 1))
+        parse_task(document(8).replace(old, new, 1))
     assert any(said in problem for problem in raised.value.problems), raised.value.problems
 
 

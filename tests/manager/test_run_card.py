@@ -8,29 +8,13 @@ from pathlib import Path
 
 import pytest
 from tests.manager.test_run_statement import made, said, task
+from tests.privacy.found_by_audit import AUDIT
 
 from fedloop_core.model_card import ModelCard, card_page
-from fedloop_core.privacy.audit import AuditResult
 from fedloop_server.home import CoordinatorHome
 from fedloop_server.registry import VersionMetric
 from fedloop_server.runs.card import card_of
 
-AUDIT = AuditResult(
-    task="wards",
-    claimed=0.95,
-    delta=1e-5,
-    bound=0.17,
-    highest=4.1,
-    confidence=0.95,
-    canaries=400,
-    guesses=200,
-    correct=110,
-    runs=2,
-    rounds=4,
-    noise_multiplier=3.0,
-    sampling_rate=0.5,
-    private=True,
-)
 METRICS = [
     VersionMetric("all", "onnx-fp32", "accuracy", 0.8, 0.75, 0.85, 100.4),
     VersionMetric("north", "onnx-fp32", "accuracy", 0.7, 0.6, 0.8, 50.2),
@@ -133,4 +117,4 @@ def test_a_run_without_a_version_has_no_card_and_a_version_without_one_is_descri
     made(home, "wards-1", task(2.0))
     assert "Nobody has measured it." in said(home, capsys, "card", "wards-1")
     made(home, "none-1", task(3.0), version=False)
-    assert "has made no version, and has no card" in said(home, capsys, "card", "none-1", status=7)
+    assert "has made no version, and promises nothing" in said(home, capsys, "card", "none-1", status=7)

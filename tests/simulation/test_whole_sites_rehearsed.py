@@ -6,30 +6,15 @@ import json
 from pathlib import Path
 
 import pytest
+from tests.privacy.found_by_audit import AUDIT as FOUND
 
 from fedloop_core.cli import main
 from fedloop_core.model_card import ModelCard, card_page
-from fedloop_core.privacy.audit import AuditResult
 from fedloop_core.task.presets import preset_text
 from fedloop_server.whole_sites.budget import SiteBudget
 from fedloop_simulations.simulation import Simulation
 
-AUDIT = AuditResult(
-    task="breast-cancer",
-    claimed=0.95,
-    delta=1e-4,
-    bound=0.17,
-    highest=4.1,
-    confidence=0.95,
-    canaries=400,
-    guesses=200,
-    correct=110,
-    runs=2,
-    rounds=4,
-    noise_multiplier=3.0,
-    sampling_rate=0.5,
-    private=True,
-)
+AUDIT = FOUND.model_copy(update={"task": "breast-cancer"})
 
 
 def simulated(tmp_path: Path, *words: str) -> dict[str, object]:
@@ -60,8 +45,10 @@ def test_what_hiding_costs_is_told_and_a_retraining_that_does_not_fit_is_refused
 ) -> None:
     monkeypatch.setattr(Simulation, "_whole_site_budget", lambda self: SiteBudget(epsilon=70.0))
     summary = simulated(tmp_path)
-    (run,) = summary["runs"]  # type: ignore[misc]
-    told = run["whole_sites"]
+    runs = summary["runs"]
+    assert isinstance(runs, list)
+    assert len(runs) == 1
+    told = runs[0]["whole_sites"]
     assert (told["epsilon"], told["releases"], told["lifetime_budget"]) == (60.0, 3, 70.0)
     assert 59.9 < told["spent"] <= told["lifetime_epsilon"] <= 70.0
     decisions = summary["decisions"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
+from tests.task.heads import ONE_NUMBER
 
 from fedloop_core.errors import TaskInvalid
 from fedloop_core.task.advice import advice_on
@@ -13,18 +14,6 @@ from fedloop_core.task.document import Task
 from fedloop_core.task.reader import parse_task
 
 BASE = """\
-format = 1
-name = "t"
-[[features]]
-kind = "numeric"
-name = "age"
-range = [0, 120]
-[label]
-kind = "classes"
-name = "y"
-classes = ["no", "yes"]
-[model]
-kind = "logistic"
 [privacy]
 epsilon = {epsilon}
 [rounds]
@@ -42,7 +31,7 @@ ASKED_BY_A_TASK = frozenset(
 
 def text(*parts: Part, extra: str = "") -> str:
     """A task file that asks for these parts."""
-    return BASE.format(
+    return ONE_NUMBER.format(name="t", feature="age", range="[0, 120]") + BASE.format(
         epsilon=4 if Part.SITE_NOISE in parts else "inf",
         weighting="rows" if Part.WEIGHTS_BY_ROWS in parts else "equal",
         norm_bound=10 if Part.NORM_BOUND in parts else "inf",

@@ -20,10 +20,14 @@ from tests.runs import charged_run
 from tests.runs.charged_run import BUDGET, POINTS, SITES, hidden
 from tests.runs.scripted_sites import Site, driver, honest
 
+from fedloop_core.audit import AuditAction, AuditLog
 from fedloop_core.errors import BudgetExhausted, BudgetFixed, PrivacyParameterInvalid, QuorumNotReached, StorageError
 from fedloop_core.privacy.charges import GaussianCharge
+from fedloop_server.cli.run_logs import sentence_of
 from fedloop_server.database import Database
 from fedloop_server.home import CoordinatorHome
+from fedloop_server.runs.auditing import audited
+from fedloop_server.runs.events import AttemptStarted, WholeSitesCharged
 from fedloop_server.runs.journal import RunJournal
 from fedloop_server.runs.paying import charge_of_task
 from fedloop_server.whole_sites.accounts import SiteCharge, WholeSitesState
@@ -291,3 +295,21 @@ def test_one_that_joins_late_pays_before_it_is_asked_and_the_others_do_not_pay_a
         run._round()
         assert [len(entry.sites) for entry in entries(tmp_path)] == [SITES - 1, 1]
         assert entries(tmp_path)[1].sites == (late,)
+
+
+def test_a_charge_is_told_in_the_journal_and_noted_in_the_audit_log(tmp_path: Path) -> None:
+    audit = AuditLog(tmp_path / "audit.jsonl")
+    journal = RunJournal(tmp_path / "run-1", observe=audited("run-1", audit, None))
+    journal.record(AttemptStarted(attempt=1, unix=0.0))
+    charged = WholeSitesCharged(
+        sites=("a", "b"), noise_multiplier=1.5, releases=4, spent=8.25, budget=10.0, delta=1e-5, unix=1.0
+    )
+    journal.record(charged)
+    (entry,) = audit.entries()
+    assert (entry.action, entry.subject) == (AuditAction.WHOLE_SITES_CHARGED, "run-1")
+    assert (entry.details["sites"], entry.details["spent"]) == (2, 8.25)
+    assert sentence_of(charged) == (
+        "4 rounds are charged to 2 whole sites, with noise multiplier 1.5; the most that one has spent is epsilon 8.250 of 10 for "
+        "life (delta 1e-05)."
+    )
+    assert RunJournal(tmp_path / "run-1").state.charged_sites == {"a", "b"}

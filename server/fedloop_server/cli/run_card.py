@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedloop_core.commands import AS_JSON, as_owner
-from fedloop_core.errors import RunError, UsageError
-from fedloop_server.cli.run_office import office, readable_view, say
+from fedloop_core.errors import UsageError
+from fedloop_server.cli.run_office import made_version, office, readable_view, say
 
 if TYPE_CHECKING:
     from fedloop_core.model_card import ModelCard
@@ -59,12 +59,7 @@ def card_in(home: Path, run: str) -> ModelCard:
     from fedloop_server.runs.card import card_of
 
     view = readable_view(home, run)
-    number, task = view.state.version, view.plan.task.name
-    if number is None:
-        raise RunError(
-            f"run {view.plan.run_id} has made no version, and has no card.",
-            hint=f"`fedloop run show {view.plan.run_id}` says how it stands.",
-        )
+    number, task = made_version(view), view.plan.task.name
     with office(home) as (coordinator, _), closing(coordinator.registry()) as registry:
         kept = registry.card(task, number)
         return card_of(view.plan, view.state, registry.version(task, number)) if kept is None else kept

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from fedloop_server.manager.queue import RunQueue
     from fedloop_server.manager.views import BrokenRun, RunView
 
-__all__ = ["any_view", "office", "queued_name", "readable_view", "say", "served"]
+__all__ = ["any_view", "made_version", "office", "queued_name", "readable_view", "say", "served"]
 
 
 @contextmanager
@@ -65,6 +65,20 @@ def readable_view(home: Path, run: str) -> RunView:
 
     with office(home) as (coordinator, queue):
         return load_view(coordinator, queue, the_run(run, run_names(coordinator, queue)))
+
+
+def made_version(view: RunView) -> int:
+    """The number of the version that a run has made.
+
+    Raises:
+        RunError: it has made none, and so neither promises anything nor has a card.
+    """
+    if view.state.version is None:
+        raise RunError(
+            f"run {view.plan.run_id} has made no version, and promises nothing.",
+            hint=f"`fedloop run show {view.plan.run_id}` says how it stands.",
+        )
+    return view.state.version
 
 
 def queued_name(coordinator: CoordinatorHome, queue: RunQueue, run: str) -> str:

@@ -23,7 +23,7 @@ import typer
 from fedloop_core.commands import as_owner, operator
 from fedloop_core.errors import FedloopError, RunCancelled, RunError, UsageError
 from fedloop_server.cli.run_card import card
-from fedloop_server.cli.run_office import any_view, office, queued_name, readable_view, say, served
+from fedloop_server.cli.run_office import any_view, made_version, office, queued_name, readable_view, say, served
 
 if TYPE_CHECKING:
     from fedloop_core.task.document import Task
@@ -164,12 +164,7 @@ def statement(run: RunArgument, home: HomeOption = _HERE, as_json: JsonOption = 
     from fedloop_core.privacy_statement import statement_page
 
     view = readable_view(home, run)
-    number, task = view.state.version, view.plan.task.name
-    if number is None:
-        raise RunError(
-            f"run {view.plan.run_id} has made no version, and promises nothing.",
-            hint=f"`fedloop run show {view.plan.run_id}` says how it stands.",
-        )
+    number, task = made_version(view), view.plan.task.name
     with office(home) as (coordinator, _), closing(coordinator.registry()) as registry:
         promised = registry.version(task, number).privacy
     if as_json:

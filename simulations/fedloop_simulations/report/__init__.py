@@ -11,7 +11,6 @@ from fedloop_simulations.report.model import (
     RoundPoint,
     RunReport,
     StreamPhase,
-    WholeSitesLine,
 )
 
 __all__ = [
@@ -24,7 +23,6 @@ __all__ = [
     "RoundPoint",
     "RunReport",
     "StreamPhase",
-    "WholeSitesLine",
     "render_report",
     "write_report",
 ]

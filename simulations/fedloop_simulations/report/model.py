@@ -10,6 +10,7 @@ from fedloop_core.measure import Measure
 from fedloop_core.strict import Strict
 from fedloop_simulations.drift import DriftKind
 from fedloop_simulations.report.spelling import spelled
+from fedloop_simulations.summary import WholeSitesSummary
 
 __all__ = [
     "ArtifactLine",
@@ -21,7 +22,6 @@ __all__ = [
     "RoundPoint",
     "RunReport",
     "StreamPhase",
-    "WholeSitesLine",
 ]
 
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -102,25 +102,6 @@ class EventLine(Strict):
     text: str
 
 
-class WholeSitesLine(Strict):
-    """What the newest run costs whole sites and has cost so far, and what they have spent for life, of a budget if there is one."""
-
-    epsilon: NotNegative
-    delta: NotNegative
-    spent: NotNegative
-    lifetime_epsilon: NotNegative | None
-    lifetime_budget: NotNegative | None
-
-    @property
-    def sentence(self) -> str:
-        """For people."""
-        told = f"Noise at the coordinator hides whole sites: the newest run claims epsilon {self.epsilon:g} (delta {self.delta:g}) for each and has spent {self.spent:.3f}"
-        if self.lifetime_epsilon is None:
-            return f"{told}."
-        of = "" if self.lifetime_budget is None else f" of {self.lifetime_budget:g} for life"
-        return f"{told}; all runs together are charged at {self.lifetime_epsilon:.3f}{of}."
-
-
 class CardText(Strict):
     """The model card of a version, as Markdown."""
 
@@ -155,7 +136,7 @@ class RunReport(Strict):
     drift: tuple[DriftScore, ...] = ()
     stream: tuple[StreamPhase, ...] = ()
     events: tuple[EventLine, ...] = ()
-    whole_sites: WholeSitesLine | None = None
+    whole_sites: WholeSitesSummary | None = None
     audit: str = ""
     cards: tuple[CardText, ...] = ()
 
