@@ -18,18 +18,19 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
+from fedloop_clients.training.bounding import clip_factors
 from fedloop_clients.training.layer_rules import LayerRule, rule_of
 
 __all__ = ["BookKeeping", "ClippedSums"]
 
-_SMALLEST = 1e-6  # added to norms, as Opacus does
 _CLOSE = 1e-3  # relative, of float32 sums over other orders
 _ROUNDING = 1e-5
 
 
 @dataclass(frozen=True)
 class ClippedSums:
-    """The sum over rows of clipped gradients, for each parameter; and how many rows' gradients were not finite, and 0 in it."""
+    """The sum over rows of clipped gradients, for each parameter; and how many rows' gradients were not finite, or longer than
+    ``bounding.LARGEST``, and 0 in it."""
 
     sums: list[Tensor]
     nonfinite: int
@@ -93,14 +94,12 @@ class BookKeeping:
 
     def _summed(self, entries: Sequence[_Entry], gradients: Sequence[Tensor], clipping_norm: float) -> ClippedSums:
         found = [e.layer.rule(e.entered, gradient) for e, gradient in zip(entries, gradients, strict=True)]
-        lengths = torch.stack([layer.squared_norms for layer in found]).sum(dim=0).clamp(min=0.0).sqrt()
-        finite = torch.isfinite(lengths)
-        factors = (clipping_norm / (lengths + _SMALLEST)).clamp(max=1.0)
-        bad = int((~finite).sum())
+        norms = torch.stack([layer.squared_norms for layer in found]).sum(dim=0).sqrt()
+        factors, sound = clip_factors(norms, clipping_norm)
+        bad = int((~sound).sum())
         if bad:
-            factors = torch.where(finite, factors, torch.zeros_like(factors))
             found = [
-                e.layer.rule(_zeroed(e.entered, finite), _zeroed(gradient, finite))
+                e.layer.rule(_zeroed(e.entered, sound), _zeroed(gradient, sound))
                 for e, gradient in zip(entries, gradients, strict=True)
             ]
         sums = [torch.empty(0)] * len(self._parameters)
@@ -137,7 +136,7 @@ class BookKeeping:
             except RuntimeError:
                 return False
             wanted = [
-                sum(g * min(bound / (length + _SMALLEST), 1.0) for g, length in zip(of_rows, lengths, strict=True))
+                sum(g * min(bound / length, 1.0) for g, length in zip(of_rows, lengths, strict=True))
                 for of_rows in zip(*by_row, strict=True)
             ]
             whole = float(torch.cat([w.flatten() for w in wanted]).norm())
@@ -168,11 +167,11 @@ def _each(losses: Callable[[], Tensor]) -> Iterator[Tensor]:
         yield losses()[row]
 
 
-def _zeroed(values: Tensor, finite: Tensor) -> Tensor:
-    """With 0 where a row's gradient is not finite; codes stay as they are."""
+def _zeroed(values: Tensor, sound: Tensor) -> Tensor:
+    """With 0 where a row's gradient may not be added; codes stay as they are."""
     if not values.is_floating_point():
         return values
-    return torch.where(finite.view(-1, *[1] * (values.dim() - 1)), values, torch.zeros_like(values))
+    return torch.where(sound.view(-1, *[1] * (values.dim() - 1)), values, torch.zeros_like(values))
 
 
 def _close(found: Tensor, wanted: Tensor, whole: float) -> bool:

@@ -16,6 +16,8 @@ from opacus import GradSampleModule
 from opacus.optimizers import DPOptimizer
 from torch import Tensor, nn
 
+from fedloop_clients.training.bounding import clip_factors, lengths
+
 __all__ = ["GaussianSource", "NoisyOptimizer", "forget_batch", "physical_batches", "private_module"]
 
 
@@ -73,14 +75,27 @@ class NoisyOptimizer(DPOptimizer):  # type: ignore[misc]  # Opacus ships no type
         if units == 0:
             for parameter in self.params:
                 parameter.grad_sample = parameter.new_zeros((0, *parameter.shape))
-        else:
+        elif len(owners) != units:
             self._zero_nonfinite()
-            if len(owners) != units:
-                self._average_by_unit(torch.from_numpy(owners).to(self.params[0].device), units)
-                self._zero_nonfinite()  # finite rows of one unit may overflow together
+            self._average_by_unit(torch.from_numpy(owners).to(self.params[0].device), units)
         self.clip_and_accumulate()
         for parameter in self.params:
             parameter.grad_sample = None
+
+    def clip_and_accumulate(self) -> None:
+        """Adds the gradients in ``grad_sample``, clipped; Opacus takes their lengths in float32.
+
+        Those that are not finite, which finite rows of one unit may give together, or too long to be clipped, add nothing and are counted.
+        """
+        norms = torch.stack([lengths(parameter.grad_sample) for parameter in self.params]).square().sum(dim=0).sqrt()
+        factors, sound = clip_factors(norms, self.max_grad_norm)
+        bad = int((~sound).sum())
+        sums = []
+        for parameter in self.params:
+            if bad:
+                parameter.grad_sample[~sound] = 0.0
+            sums.append((factors @ parameter.grad_sample.flatten(1)).view_as(parameter))
+        self.add_clipped(sums, bad)
 
     def add_clipped(self, sums: list[Tensor], nonfinite: int) -> None:
         """Adds sums of gradients that are clipped already, ``nonfinite`` of which were set to 0."""

@@ -3,6 +3,10 @@
 A row's gradient of a layer's weights is a sum of outer products, so its norm, and a sum of such gradients with one factor for each
 row, can be had without writing down a gradient for each row (Goodfellow 2015, arXiv 1510.01799; Li et al. 2021, arXiv 2110.05679; Bu et
 al. 2022, arXiv 2210.00038). In all shapes ``n`` is the number of rows and ``t`` the number of places at which a row uses the weights.
+
+A norm must be that of what is then added, and not of what would be added without rounding: over places a gradient may cancel, and what
+float32 leaves of two numbers of 1e9 is of length 100. So a gradient that is a sum over places is either written down, and its own
+values are measured and added, or measured and added in float64, with the rounding of that on top.
 """
 
 from __future__ import annotations
@@ -16,6 +20,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from fedloop_clients.training.bounding import LARGEST, lengths
+
 __all__ = ["LayerGradients", "LayerRule", "rule_of"]
 
 _MOST_WRITTEN = 1 << 22  # values of rows' gradients of one layer that are kept until they are summed: 16 MiB
@@ -23,9 +29,9 @@ _MOST_WRITTEN = 1 << 22  # values of rows' gradients of one layer that are kept 
 
 @dataclass(frozen=True)
 class LayerGradients:
-    """What one layer gives: ``squared_norms`` ``[n]`` of each row's gradient, all parameters of the layer together.
+    """What one layer gives: ``squared_norms`` float64 ``[n]`` of each row's gradient, all parameters of the layer together.
 
-    ``weighted_sums`` takes factors ``[n]`` and gives the sum over rows of factor times gradient, for each parameter that the layer
+    ``weighted_sums`` takes factors float32 ``[n]`` and gives the sum over rows of factor times gradient, for each parameter that the layer
     has, weight before bias.
     """
 
@@ -63,46 +69,80 @@ class _Affine:
 
     def __call__(self, entered: Tensor, gradient: Tensor) -> LayerGradients:
         x, g = self.columns(entered), self.gradients(gradient)
+        weights = self._weights(x, g)
+        over_places = g.sum(dim=2) if self.bias else None
+        if over_places is None:
+            return LayerGradients(weights.squared_norms, lambda factors: [weights.sum(factors).reshape(self.shape)])
+        return LayerGradients(
+            weights.squared_norms + lengths(over_places).square(),
+            lambda factors: [weights.sum(factors).reshape(self.shape), factors @ over_places],
+        )
+
+    def _weights(self, x: Tensor, g: Tensor) -> _WeightGradients:
         rows, inputs, places = x.shape
         outputs = g.shape[1]
-        written: Tensor | None = None
         if places == 1:
-            norms = x.square().sum(dim=(1, 2)) * g.square().sum(dim=(1, 2))
-        elif places**2 <= inputs * outputs:
-            norms = _products(x, g).sum(dim=(1, 2)).to(g.dtype)
-        elif rows * inputs * outputs <= _MOST_WRITTEN:
+            return _at_one_place(x[:, :, 0], g[:, :, 0])
+        if places**2 <= inputs * outputs:
+            return _by_products(x, g)
+        if rows * inputs * outputs <= _MOST_WRITTEN:
             written = torch.bmm(g, x.mT).flatten(1)
-            norms = written.square().sum(dim=1)
-        else:
-            norms = torch.cat([part.square().sum(dim=(1, 2)) for part in _by_row(x, g)])
-        over_places = g.sum(dim=2) if self.bias else None
-        if over_places is not None:
-            norms = norms + over_places.square().sum(dim=1)
-
-        def weighted_sums(factors: Tensor) -> list[Tensor]:
-            if written is not None:
-                weight = factors @ written
-            else:
-                weight = (g * factors[:, None, None]).transpose(0, 1).flatten(1) @ x.transpose(0, 1).flatten(1).mT
-            sums = [weight.reshape(self.shape)]
-            return sums if over_places is None else [*sums, factors @ over_places]
-
-        return LayerGradients(norms, weighted_sums)
+            return _WeightGradients(lengths(written).square(), lambda factors: factors @ written)
+        return _by_row(x, g)
 
 
-def _by_row(x: Tensor, g: Tensor) -> list[Tensor]:
-    """Rows' gradients of the weight, some rows at a time: ``[rows, outputs, inputs]`` each."""
-    step = max(_MOST_WRITTEN // (x.shape[1] * g.shape[1]), 1)
-    return [torch.bmm(g[at : at + step], x[at : at + step].mT) for at in range(0, len(x), step)]
+@dataclass(frozen=True)
+class _WeightGradients:
+    """Of an affine layer's weight: ``squared_norms`` ``[n]``; ``sum`` takes factors ``[n]`` and gives ``outputs * inputs`` values."""
+
+    squared_norms: Tensor
+    sum: Callable[[Tensor], Tensor]
 
 
-def _products(x: Tensor, g: Tensor) -> Tensor:
-    """For each pair of places of a row, the product of what their weights' gradients have in common.
+def _at_one_place(x: Tensor, g: Tensor) -> _WeightGradients:
+    """Of ``[n, inputs]`` and ``[n, outputs]``: nothing is summed within a row, so its norm is the product of two.
 
-    In float64: what is summed may cancel, and a norm that comes out too small would let a row through unclipped.
+    A factor times a gradient may be so small that float32 rounds it by as much as itself, and a great ``x`` would make that great again.
     """
+    of_x = lengths(x)
+    norms = (of_x * lengths(g)).masked_fill(of_x > LARGEST, math.inf)
+    return _WeightGradients(norms.square(), lambda factors: (g * factors[:, None]).mT @ x)
+
+
+def _by_products(x: Tensor, g: Tensor) -> _WeightGradients:
+    """In float64, by the products of what each pair of places has in common.
+
+    Where a row's places cancel, the sum of products is rounding and nothing else, and may even be below 0. That rounding is less than
+    ``inputs + outputs + t**2`` times 2**-52 of the square of what the places have together (Higham 2002, section 3.1), and added to it.
+    """
+    (_, inputs, places), outputs = x.shape, g.shape[1]
     x, g = x.double(), g.double()
-    return torch.bmm(x.mT, x) * torch.bmm(g.mT, g)
+    norms = (torch.bmm(x.mT, x) * torch.bmm(g.mT, g)).sum(dim=(1, 2)).clamp(min=0.0)
+    together = (torch.linalg.vector_norm(x, dim=1) * torch.linalg.vector_norm(g, dim=1)).sum(dim=1)
+    rounding = (inputs + outputs + places**2) * torch.finfo(torch.float64).eps * together.square()
+
+    def summed(factors: Tensor) -> Tensor:
+        weighted = (g * factors[:, None, None]).transpose(0, 1).flatten(1)
+        return (weighted @ x.transpose(0, 1).flatten(1).mT).float()
+
+    return _WeightGradients(norms + rounding, summed)
+
+
+def _by_row(x: Tensor, g: Tensor) -> _WeightGradients:
+    """Written down twice, some rows at a time: to measure, and to add the very same values."""
+    step = max(_MOST_WRITTEN // (x.shape[1] * g.shape[1]), 1)
+    starts = range(0, len(x), step)
+
+    def written(at: int) -> Tensor:
+        return torch.bmm(g[at : at + step], x[at : at + step].mT).flatten(1)
+
+    def summed(factors: Tensor) -> Tensor:
+        total = factors[:step] @ written(0)
+        for at in starts[1:]:
+            total += factors[at : at + step] @ written(at)
+        return total
+
+    return _WeightGradients(torch.cat([lengths(written(at)) for at in starts]).square(), summed)
 
 
 def _linear(layer: nn.Linear) -> LayerRule:
@@ -157,7 +197,7 @@ class _Scale:
 
     def __call__(self, entered: Tensor, gradient: Tensor) -> LayerGradients:
         parts = self._rows(entered, gradient)
-        norms = torch.cat(parts, dim=1).square().sum(dim=1)
+        norms = torch.stack([lengths(part) for part in parts]).square().sum(dim=0)
         return LayerGradients(norms, lambda factors: [(factors @ part).reshape(self.shape) for part in parts])
 
     def _rows(self, entered: Tensor, gradient: Tensor) -> list[Tensor]:
@@ -191,12 +231,15 @@ class _Lookup:
 
     def __call__(self, entered: Tensor, gradient: Tensor) -> LayerGradients:
         codes, g = entered.flatten(1), gradient.flatten(1, -2)
-        same = codes[:, :, None] == codes[:, None, :]
-        norms = (torch.bmm(g.double(), g.double().mT) * same).sum(dim=(1, 2)).to(g.dtype)
+        entries, width = self.shape
+        places = torch.arange(len(codes), device=codes.device)[:, None] * entries + codes
+        looked_up, which = torch.unique(places, return_inverse=True)  # each entry that a row looks up, once
+        written = g.new_zeros(len(looked_up), width).index_add_(0, which.flatten(), g.flatten(0, 1))
+        row, entry = looked_up // entries, looked_up % entries
+        norms = lengths(written).new_zeros(len(codes)).index_add_(0, row, lengths(written).square())
 
         def weighted_sums(factors: Tensor) -> list[Tensor]:
-            weighted = (g * factors[:, None, None]).flatten(0, 1)
-            return [g.new_zeros(self.shape).index_add_(0, codes.flatten(), weighted)]
+            return [g.new_zeros(self.shape).index_add_(0, entry, written * factors[row, None])]
 
         return LayerGradients(norms, weighted_sums)
 

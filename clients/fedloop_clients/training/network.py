@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -40,6 +41,11 @@ class Network:
         self.parameters: list[Tensor] = [self.model.get_parameter(name) for name in trainable]
         self.backbone, self.postprocessing = self.model.backbone, self.model.postprocessing
         self.random_layers = isinstance(task.model, CustomModel)
+
+    @cached_property
+    def fixed_digest(self) -> bytes:
+        """Of what the model is built with and training does not move; found once."""
+        return self.model.fixed_digest()
 
     @property
     def sums_over_rows(self) -> bool:

@@ -26,7 +26,7 @@ from fedloop_clients.training.rows import TrainingRows, UnitIndex, prepare, raw_
 from fedloop_clients.training.watching import TrainingWatch, Unwatched
 from fedloop_core.arrays import NamedArrays
 from fedloop_core.dataset import Dataset
-from fedloop_core.errors import TooFewRows, UpdateRefused, UsageError
+from fedloop_core.errors import ModelDiffers, TooFewRows, UpdateRefused, UsageError
 from fedloop_core.noise import NoiseSource
 from fedloop_core.scaling import SCALER_DEVIATION, SCALER_MEAN, Scaler
 from fedloop_core.task.document import Task
@@ -84,6 +84,21 @@ class LocalTrainer:
             require_isolated_rows(self._model, self._schema)
             self._clipping = UnitClipping(self._network)
         self._rounds = DeviceRounds(self._network, devices or DevicePool.cpu())
+
+    def require_fixed(self, expected: bytes) -> None:
+        """Refuses to train a model that was built with other frozen weights than the coordinator's.
+
+        Raises:
+            ModelDiffers: theirs have another digest.
+        """
+        own = self._network.fixed_digest
+        if own == expected:
+            return
+        what = "frozen weights here and none at the coordinator" if not expected else "other frozen weights here than there"
+        raise ModelDiffers(
+            f"the model of task {self._task.name!r} is built with {what if own else 'frozen weights at the coordinator alone'}.",
+            hint="Load them from a file that is the same at every site and at the coordinator.",
+        )
 
     def train(self, arrays: NamedArrays, rows: Dataset, seed: int, watch: TrainingWatch = _UNWATCHED) -> LocalResult:
         """Plain stochastic gradient descent over shuffled batches.
