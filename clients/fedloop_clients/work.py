@@ -27,7 +27,7 @@ from fedloop_core.arrays import NamedArrays
 from fedloop_core.errors import EnvelopeRefused, UsageError
 from fedloop_core.noise import NoiseSource
 from fedloop_core.privacy.charges import NonPrivateCharge
-from fedloop_core.task.document import NewtonRaphson
+from fedloop_core.task.document import CustomModel, NewtonRaphson
 from fedloop_proto.coordination.v1.coordination_pb2 import (
     DataDescription,
     Derivatives,
@@ -125,10 +125,13 @@ class SiteWork:
         here; when the data gate does not admit the rest, the site is not in the run.
 
         Raises:
+            ModelDiffers: the model is built with other frozen weights here.
             PrivacyParameterInvalid: the task's parameters guard nothing with these rows.
             BudgetExhausted: no block holds the run to its end. At most the number of rows was charged.
         """
         context = charges.context
+        if isinstance(context.task.model, CustomModel):
+            self._trainers.of(context).require_fixed(instruction.describe_data.fixed_weights)
         first = context.known.rows_said == 0
         if first:
             charges.leave_out_exhausted()  # before anything is charged
@@ -187,6 +190,7 @@ class SiteWork:
         Raises:
             RunCancelled, PolicyRefused: the run was called off or declined meanwhile; the round stays charged in full.
             DataGateFailed: the data gate refuses the training rows.
+            ModelDiffers: the model is built with other frozen weights here. Nothing is charged.
             BudgetExhausted: the run or a block cannot pay for the round.
             UpdateRefused: the arrays do not fit the model, or training gave weights that are not finite.
             DeviceLost: no device is left to train on; what was charged stays so.
@@ -195,6 +199,7 @@ class SiteWork:
         self._verdict(context).require(self._site)
         plan = charges.plan(max(instruction.train_locally.rounds_planned, 1))
         trainer = self._trainers.of(context)
+        trainer.require_fixed(instruction.train_locally.fixed_weights)
         blocks, purpose = context.training_blocks, f"round {instruction.round}"
         if plan is None:
             charges.release(_NON_PRIVATE, blocks, purpose)

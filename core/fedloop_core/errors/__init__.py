@@ -80,7 +80,7 @@ from fedloop_core.errors.run import (
 )
 from fedloop_core.errors.settings import AlreadySetUp, NotSetUp, SettingsError, SettingsInvalid
 from fedloop_core.errors.storage import AuditBroken, BackupRefused, ContentDamaged, DiskFull, StorageError
-from fedloop_core.errors.task import TaskError, TaskInvalid, TaskUnreadable
+from fedloop_core.errors.task import ModelDiffers, TaskError, TaskInvalid, TaskUnreadable
 from fedloop_core.errors.trust import (
     AnswerRefused,
     CertificateRefused,
@@ -139,6 +139,7 @@ __all__ = [
     "MetadataRefused",
     "NetworkError",
     "NoActiveModel",
+    "ModelDiffers",
     "NotSetUp",
     "OutputRefused",
     "PolicyRefused",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fedloop_core.errors.root import FedloopError, Field
 
-__all__ = ["TaskError", "TaskInvalid", "TaskUnreadable"]
+__all__ = ["ModelDiffers", "TaskError", "TaskInvalid", "TaskUnreadable"]
 
 
 class TaskError(FedloopError):
@@ -28,3 +28,9 @@ class TaskInvalid(TaskError):
     def __init__(self, message: str, *, problems: tuple[str, ...] = (), hint: str = "", **fields: Field) -> None:
         super().__init__(message, hint=hint, **fields)
         self.problems = problems
+
+
+class ModelDiffers(TaskError):
+    """A site builds the task's model with other frozen weights than the coordinator: it would train another model."""
+
+    code = "FL-TASK-003"

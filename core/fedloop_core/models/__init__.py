@@ -4,7 +4,7 @@ The only part of ``fedloop_core`` that imports torch. Every model takes raw inpu
 clamping, scaling and encoding are part of its graph, so that what is exported needs no code beside it.
 """
 
-from fedloop_core.models.build import build_model, initial_arrays
+from fedloop_core.models.build import build_model, initial_arrays, initial_model
 from fedloop_core.models.logistic import design_matrix, logistic_arrays
 from fedloop_core.models.losses import cox_loss, per_row_loss
 from fedloop_core.models.model import TaskModel
@@ -15,6 +15,7 @@ __all__ = [
     "cox_loss",
     "design_matrix",
     "initial_arrays",
+    "initial_model",
     "logistic_arrays",
     "per_row_loss",
 ]

@@ -17,7 +17,7 @@ from fedloop_core.models.model import TaskModel
 from fedloop_core.schema import FeatureSchema
 from fedloop_core.task.document import CnnModel, CustomModel, LogisticModel, MlpModel, Model, SignalCnnModel, Task
 
-__all__ = ["build_model", "initial_arrays"]
+__all__ = ["build_model", "initial_arrays", "initial_model"]
 
 
 def build_model(task: Task) -> TaskModel:
@@ -30,7 +30,16 @@ def build_model(task: Task) -> TaskModel:
 
 
 def initial_arrays(task: Task, seed: int) -> dict[str, NDArray[np.generic]]:
-    """Trainable arrays to start from: the same for the same task and seed, whatever other threads draw.
+    """Trainable arrays of ``initial_model``.
+
+    Raises:
+        TaskInvalid: a custom model does not do what a model must.
+    """
+    return initial_model(task, seed).trainable_arrays()
+
+
+def initial_model(task: Task, seed: int) -> TaskModel:
+    """The model to start from: the same for the same task and seed, whatever other threads draw.
 
     torch's default initialisation; a custom model keeps its author's own, for which torch's global generator is seeded
     and put back.
@@ -45,7 +54,7 @@ def initial_arrays(task: Task, seed: int) -> dict[str, NDArray[np.generic]]:
         generator = torch.Generator().manual_seed(seed)
         for module in model.backbone.modules():
             _draw(module, generator)
-    return model.trainable_arrays()
+    return model
 
 
 def _backbone(schema: FeatureSchema, model: Model) -> nn.Module:

@@ -1,4 +1,8 @@
-"""A model of the user's own: what ``module:factory`` returns, checked before anything is trained with it."""
+"""A model of the user's own: what ``module:factory`` returns, checked before anything is trained with it.
+
+The module is imported by the word of the task. A site refuses tasks with modules that it does not name (``policy.model_modules``)
+before it comes to that.
+"""
 
 from __future__ import annotations
 
@@ -51,9 +55,9 @@ def custom_network(schema: FeatureSchema, model: CustomModel) -> nn.Module:
 
 
 def _factory(model: CustomModel) -> Callable[[FeatureSchema], object]:
-    module, _, name = model.factory.partition(":")
+    name = model.factory.partition(":")[2]
     with _author_code(f"model factory {model.factory!r} cannot be imported"):
-        found = getattr(importlib.import_module(module), name)
+        found = getattr(importlib.import_module(model.module), name)
     if not callable(found):
         raise TaskInvalid(f"model factory {model.factory!r} is not a function.")
     factory: Callable[[FeatureSchema], object] = found

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -58,6 +60,23 @@ class TaskModel(nn.Module):
         with torch.no_grad():
             for name, parameter in parameters.items():
                 parameter.copy_(torch.from_numpy(np.array(arrays[name])))
+
+    def fixed_digest(self) -> bytes:
+        """SHA-256 over what the backbone is built with and training does not move; nothing where there is nothing of it.
+
+        Frozen parameters, and buffers that its state names. A buffer that is computed anew at each place
+        (``persistent=False``) may differ in its last bits and is not among them.
+        """
+        trained = {name for name, parameter in self.backbone.named_parameters() if parameter.requires_grad}
+        fixed = {name: values for name, values in self.backbone.state_dict().items() if name not in trained}
+        if not fixed:
+            return b""
+        state = hashlib.sha256()
+        for name in sorted(fixed):
+            values = fixed[name].detach().cpu().contiguous()
+            state.update(f"{name}\0{values.dtype}\0{tuple(values.shape)}\0".encode())
+            state.update(values.reshape(-1).view(torch.uint8).numpy().data)
+        return state.digest()
 
     def set_scaler(self, scaler: Scaler) -> None:
         """Sets the scaling of numeric features; without any there is nothing to set.

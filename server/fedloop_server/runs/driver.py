@@ -80,7 +80,7 @@ class RunDriver:
         attempt = max(journal.state.attempt + 1, at_least)
         journal.record(AttemptStarted(attempt=attempt, unix=now_unix()))
         self.exchange = connect(attempt)
-        self._joining = Joining(self._task, journal, self.exchange)
+        self._joining = Joining(self._task, journal, self.exchange, model.fixed_digest)
         self._secure: SecureSums | None = None
         self._central = CentralNoise.of(plan, model.trained)
         self._payments: Payments | None = None
@@ -261,7 +261,7 @@ class RunDriver:
         opened.progress.refused.update(set(asked).difference(answering))
         if isinstance(self._task.aggregation, RobustRule):
             require_updates(self._task.aggregation, [chosen[site].weight for site in answering])
-        work = question_of(self._task, number, answering, self._plan.seed)
+        work = question_of(self._task, number, answering, self._plan.seed, self._model.fixed_digest)
         for reply in self._ask(number, work, self._model.all_arrays(), opened.progress):
             try:
                 opened.fold(reply)

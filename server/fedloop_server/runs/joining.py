@@ -28,10 +28,18 @@ _MOST_RULES = 8
 
 
 class Joining:
-    """Describes the task to sites and admits those whose data fit."""
+    """Describes the task to sites and admits those whose data fit.
 
-    def __init__(self, task: Task, journal: RunJournal, exchange: Exchange) -> None:
+    Args:
+        task: of the run.
+        journal: of the run.
+        exchange: asks the sites.
+        fixed: digest of the weights that no round moves; a site that builds others refuses the run.
+    """
+
+    def __init__(self, task: Task, journal: RunJournal, exchange: Exchange, fixed: bytes = b"") -> None:
         self._task = task
+        self._fixed = fixed
         self._journal = journal
         self._exchange = exchange
         self._asked: list[Asked] = []
@@ -65,7 +73,8 @@ class Joining:
 
     def _work(self, sites: Iterable[str]) -> dict[str, Instruction]:
         document = self._task.canonical()
-        return {site: Instruction(describe_data=DescribeData(task_document=document)) for site in sites}
+        described = DescribeData(task_document=document, fixed_weights=self._fixed)
+        return {site: Instruction(describe_data=described) for site in sites}
 
     def _take(self, reply: SiteAnswer | SiteFailure) -> None:
         if isinstance(reply, SiteFailure):

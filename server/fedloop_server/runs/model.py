@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedloop_core.arrays import NamedArrays
-from fedloop_core.models import initial_arrays, logistic_arrays
+from fedloop_core.models import initial_model, logistic_arrays
 from fedloop_core.newton import Standardisation, design_columns, logistic_coefficients
 from fedloop_core.scaling import Scaler
 from fedloop_core.schema import FeatureSchema
@@ -22,9 +22,13 @@ Arrays = dict[str, NDArray[np.generic]]
 
 
 class RunModel(Protocol):
-    """Arrays of a run. ``trained`` is replaced after each round; the scaler is fixed before the first."""
+    """Arrays of a run. ``trained`` is replaced after each round; the scaler is fixed before the first.
+
+    ``fixed_digest``: of what the model is built with and no round moves (``TaskModel.fixed_digest``).
+    """
 
     trained: Arrays
+    fixed_digest: bytes
 
     @property
     def wants_moments(self) -> bool:
@@ -63,7 +67,9 @@ class AveragedModel:
         self._most_rows = task.gates.data.maximum_rows
         self._scaling = task.preprocessing.scaling
         self._warm = warm is not None
-        self.trained: Arrays = initial_arrays(task, seed)
+        model = initial_model(task, seed)
+        self.trained: Arrays = model.trainable_arrays()
+        self.fixed_digest = model.fixed_digest()
         self._scaler = Scaler.from_ranges(self._schema)
         if self._scaling == "per-site":
             self._scaler = Scaler.identity(self._schema)
@@ -118,6 +124,7 @@ class NewtonModel:
         self._scaling = task.preprocessing.scaling
         public = Scaler.from_ranges(self._schema).arrays() if self._scaling == "range" else {}
         self._standardisation = Standardisation.from_arrays(self._schema, public)
+        self.fixed_digest = b""
         self.trained: Arrays = {"theta": np.zeros(1 + self.scaled_columns)}
         if warm is not None:
             self.load(warm)

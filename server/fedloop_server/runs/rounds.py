@@ -35,13 +35,16 @@ from fedloop_server.secure_aggregation.machine import Goal, SecureSum
 __all__ = ["OpenRound", "question_of"]
 
 
-def question_of(task: Task, number: int, sites: tuple[str, ...], seed: int) -> dict[str, Instruction]:
-    """What each site is asked in a round. ``seed`` is the run's: without privacy, two runs with one seed are the same run."""
+def question_of(task: Task, number: int, sites: tuple[str, ...], seed: int, fixed: bytes) -> dict[str, Instruction]:
+    """What each site is asked in a round. ``seed`` is the run's: without privacy, two runs with one seed are the same run.
+
+    ``fixed``: digest of the weights that no round moves.
+    """
     every = task.rounds.evaluate_every
     evaluate = every > 0 and number > 1 and (number - 1) % every == 0
     if isinstance(task.training, NewtonRaphson):
         return {site: Instruction(sum_derivatives=SumDerivatives(evaluate=evaluate)) for site in sites}
-    work = TrainLocally(rounds_planned=task.rounds.count, evaluate=evaluate)
+    work = TrainLocally(rounds_planned=task.rounds.count, evaluate=evaluate, fixed_weights=fixed)
     if not task.privacy.private:
         work.shuffle_seed = seed_of_round(seed, number)
     return {site: Instruction(train_locally=work) for site in sites}

@@ -79,24 +79,28 @@ class TrustAuthorities(_message.Message):
     def __init__(self, certificates: _Optional[bytes] = ...) -> None: ...
 
 class DescribeData(_message.Message):
-    __slots__ = ("task_document",)
+    __slots__ = ("task_document", "fixed_weights")
     TASK_DOCUMENT_FIELD_NUMBER: _ClassVar[int]
+    FIXED_WEIGHTS_FIELD_NUMBER: _ClassVar[int]
     task_document: bytes
-    def __init__(self, task_document: _Optional[bytes] = ...) -> None: ...
+    fixed_weights: bytes
+    def __init__(self, task_document: _Optional[bytes] = ..., fixed_weights: _Optional[bytes] = ...) -> None: ...
 
 class CollectMoments(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
 class TrainLocally(_message.Message):
-    __slots__ = ("rounds_planned", "evaluate", "shuffle_seed")
+    __slots__ = ("rounds_planned", "evaluate", "shuffle_seed", "fixed_weights")
     ROUNDS_PLANNED_FIELD_NUMBER: _ClassVar[int]
     EVALUATE_FIELD_NUMBER: _ClassVar[int]
     SHUFFLE_SEED_FIELD_NUMBER: _ClassVar[int]
+    FIXED_WEIGHTS_FIELD_NUMBER: _ClassVar[int]
     rounds_planned: int
     evaluate: bool
     shuffle_seed: int
-    def __init__(self, rounds_planned: _Optional[int] = ..., evaluate: _Optional[bool] = ..., shuffle_seed: _Optional[int] = ...) -> None: ...
+    fixed_weights: bytes
+    def __init__(self, rounds_planned: _Optional[int] = ..., evaluate: _Optional[bool] = ..., shuffle_seed: _Optional[int] = ..., fixed_weights: _Optional[bytes] = ...) -> None: ...
 
 class SumDerivatives(_message.Message):
     __slots__ = ("evaluate",)
