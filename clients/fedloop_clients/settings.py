@@ -62,7 +62,8 @@ class DataSettings(Strict):
     ``file``: a CSV file; a relative path begins at site.toml's folder. ``columns``: names of its columns when it has no
     header. ``missing``: cells that mean a missing value, capitals or not. ``labels``: the task's class for a text in the
     label's column. ``evaluation_share``: share of the units that are never trained on. ``person_column``: names the person in each
-    row, by which people are left out who were erased; a task with a ``unit_column`` needs none.
+    row, by which people are left out who were erased; a task with a ``unit_column`` needs none. ``second_ledger``: people know that
+    another ledger is charged for these rows too.
     """
 
     file: Annotated[str, Field(min_length=1)]
@@ -71,6 +72,7 @@ class DataSettings(Strict):
     labels: Mapping[str, str] = Field(default_factory=dict)
     evaluation_share: Annotated[float, Field(gt=0, lt=1)] = 0.2
     person_column: Annotated[str, Field(min_length=1)] | None = None
+    second_ledger: bool = False
 
 
 class BudgetSettings(Strict):

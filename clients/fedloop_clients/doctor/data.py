@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from fedloop_clients.data.claim import find_claim
 from fedloop_clients.data.source import read_site_table
 from fedloop_clients.data.table import read_cells
 from fedloop_clients.doctor.finding import Finding, fine, problem, warning
@@ -15,6 +16,7 @@ from fedloop_clients.heads import FILE_NAME as GUARD
 from fedloop_clients.heads import GuardState
 from fedloop_clients.open_budgets import budgets_of, changed_budgets
 from fedloop_clients.state_file import StateFile
+from fedloop_core.errors import DataClaimed
 from fedloop_core.task import Task
 
 __all__ = ["DataCheck", "LedgerCheck"]
@@ -32,6 +34,7 @@ class DataCheck:
         """See ``Check``."""
         if scene.settings() is None:
             return
+        yield from _claimed(scene)
         if _absent(scene.home.data_file):
             yield problem(
                 f"{scene.home.data_file} is not there.",
@@ -79,6 +82,24 @@ class DataCheck:
                 f"{said}; {ragged} rows have another number of cells and are skipped.", "Correct these rows."
             )
         return fine(f"{said}; give --task FILE to see which fit a task.")
+
+
+def _claimed(scene: Scene) -> Iterator[Finding]:
+    """Whether the rows are charged to another ledger; nothing before the site has joined, or where it is theirs."""
+    home = scene.home
+    if not (home.membership_file.exists() and home.fingerprint_secret_file.exists()):
+        return
+    try:
+        found = find_claim(home)
+    except DataClaimed as error:
+        yield problem(error.message, error.hint)
+        return
+    if found.claim is not None and not found.own:
+        said = f"{home.data_file} is charged to the ledger of site {found.claim.site} in {found.claim.home} too."
+        if home.settings.data.second_ledger:
+            yield warning(said, "What both spend adds up: data.second_ledger says that people know.")
+        else:
+            yield problem(said, f"The site refuses every run. Bring that ledger here, or see {found.file}.")
 
 
 def _no_rows(path: Path) -> Finding:

@@ -6,6 +6,7 @@ import logging
 from collections import OrderedDict
 from dataclasses import dataclass
 
+from fedloop_clients.data.claim import claim_rows
 from fedloop_clients.data.site_data import SiteData
 from fedloop_clients.data.source import load_site_data
 from fedloop_clients.home import SiteHome
@@ -35,12 +36,14 @@ class FileRows:
         """The site's rows; the same object until the data file, site.toml or the list of erased people changes.
 
         Raises:
+            DataClaimed: the rows are charged to another ledger.
             DataError, SettingsInvalid, NotSetUp: as ``load_site_data``.
         """
         files = (self._home.data_file, self._home.settings_file, self._home.erased_file)
         marks = tuple(file_mark(file) for file in files)
         known = self._read.get(task.digest)
         if known is None or known.marks != marks:
+            claim_rows(self._home)
             data = load_site_data(self._home, task)
             _LOG.info("read the site's rows for task %s", task.name)
             known = self._read[task.digest] = _Read(marks, data)

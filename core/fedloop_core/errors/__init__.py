@@ -51,6 +51,7 @@ from fedloop_core.errors.network import CoordinatorUnreachable, NetworkError, Re
 from fedloop_core.errors.privacy import (
     BudgetExhausted,
     BudgetFixed,
+    DataClaimed,
     LedgerRolledBack,
     PrivacyError,
     PrivacyParameterInvalid,
@@ -118,6 +119,7 @@ __all__ = [
     "CoordinatorUnreachable",
     "DataError",
     "DataGateFailed",
+    "DataClaimed",
     "DeviceError",
     "DeviceLost",
     "DeviceRefused",

@@ -7,6 +7,7 @@ from fedloop_core.errors.root import FedloopError
 __all__ = [
     "BudgetExhausted",
     "BudgetFixed",
+    "DataClaimed",
     "LedgerRolledBack",
     "PrivacyError",
     "PrivacyParameterInvalid",
@@ -44,6 +45,12 @@ class BudgetFixed(PrivacyError):
     """Settings name another budget than at the first charge to a block of rows, or to a whole site: a budget is for life."""
 
     code = "FL-PRIV-004"
+
+
+class DataClaimed(PrivacyError):
+    """A site's rows are charged to another ledger, of a second installation on the same file: both together would spend twice."""
+
+    code = "FL-PRIV-005"
 
 
 class SecureAggregationRefused(PrivacyError):
