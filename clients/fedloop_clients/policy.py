@@ -14,14 +14,17 @@ from fedloop_core.errors import PolicyRefused
 from fedloop_core.federation.names import SiteName
 from fedloop_core.federation.rules import PolicyRule
 from fedloop_core.strict import Misfit, Strict
-from fedloop_core.task.document import DataGate, Task
+from fedloop_core.task.document import CustomModel, DataGate, Task
 from fedloop_core.task.purpose import PurposeName
 
-__all__ = ["AllowedTask", "ApprovalMode", "Budget", "Hours", "SiteConfig", "SitePolicy", "TimeWindow"]
+__all__ = ["AllowedModule", "AllowedTask", "ApprovalMode", "Budget", "Hours", "SiteConfig", "SitePolicy", "TimeWindow"]
 
 ApprovalMode = Literal["none", "each-run", "each-task"]
 AllowedTask = Annotated[str, Field(pattern=r"^[a-z][a-z0-9\-]{0,62}(@[0-9a-f]{64})?$")]
 """A task's name, or ``name@`` and the hex SHA-256 of its document: that very task and no other of this name."""
+
+AllowedModule = Annotated[str, Field(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*$")]
+"""A Python module, whole: ``package.module`` does not allow ``package.other``."""
 
 Day = Literal["mon", "tue", "wed", "thu", "fri", "sat", "sun"]
 _DAYS: tuple[Day, ...] = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
@@ -89,7 +92,8 @@ class SitePolicy(Strict):
     """Rules of a site. No message can loosen them.
 
     ``tasks``: tasks that may run here, by name or by name and digest; absent means any. ``purposes``: what models may be made for
-    here; absent means that names of tasks decide alone. ``maximum_epsilon``: greatest
+    here; absent means that names of tasks decide alone. ``model_modules``: installed modules whose functions may make a task's
+    model; none unless they are named, since a coordinator would choose what is imported. ``maximum_epsilon``: greatest
     epsilon of one run, for training rows and for evaluation rows; a finite one excludes runs without privacy, and so does
     ``require_private``. ``maximum_verdict_epsilon`` and ``maximum_label_count_epsilon`` bound what the task's retraining may
     tell of devices and labels; a task without privacy tells them exactly, which a finite bound excludes. ``approval``: a
@@ -98,6 +102,7 @@ class SitePolicy(Strict):
 
     tasks: tuple[AllowedTask, ...] | None = None
     purposes: Annotated[tuple[PurposeName, ...], AfterValidator(_some_purpose)] | None = None
+    model_modules: tuple[AllowedModule, ...] = ()
     hours: Hours | None = None
     require_private: bool = False
     maximum_epsilon: _Cap = math.inf
@@ -137,6 +142,12 @@ class SitePolicy(Strict):
                 PolicyRule.PURPOSES,
                 f"site {site} takes part for {', '.join(self.purposes)} only; {name} {named}.",
                 "Ask the site to add it to policy.purposes, or name the purpose in the task's [purpose].",
+            )
+        if isinstance(task.model, CustomModel) and task.model.module not in self.model_modules:
+            yield (
+                PolicyRule.MODEL_MODULES,
+                f"site {site} does not allow module {task.model.module!r}, which makes the model of {name}.",
+                "Ask the site to look at that module and to add it to policy.model_modules.",
             )
         if self.require_private and not privacy.private:
             yield PolicyRule.REQUIRE_PRIVATE, f"site {site} allows private runs only; {name} is not private.", ""

@@ -17,6 +17,8 @@ def policy_words(settings: SiteSettings) -> list[str]:
     lines.append(f"  tasks: {'any' if policy.tasks is None else ', '.join(policy.tasks) or 'none'}")
     if policy.purposes is not None:
         lines.append(f"  purposes: {', '.join(policy.purposes)}")
+    if policy.model_modules:
+        lines.append(f"  models made by: {', '.join(policy.model_modules)}")
     if policy.hours is not None:
         windows = "; ".join(f"{', '.join(w.days)} {w.start}-{w.end}" for w in policy.hours.windows)
         lines.append(f"  hours: {windows} ({policy.hours.time_zone})")

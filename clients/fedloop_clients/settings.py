@@ -171,6 +171,7 @@ evaluation = { epsilon = 10.0, delta = 1e-6 }
 [policy]
 # tasks = ["heart"]      # the only tasks that may run here; "heart@DIGEST" for one document alone
 # purposes = ["diagnosis-support"] # the only purposes that a task may name here
+# model_modules = ["our_models"] # installed Python modules that may make a task's model; none else is imported
 # maximum_epsilon = 5.0  # the most that one run may ask for
 # require_private = true
 # approval = "each-run"  # or "each-task": a person decides with `fedloop site approve`

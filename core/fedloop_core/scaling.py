@@ -9,12 +9,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedloop_core.arrays import NamedArrays
+from fedloop_core.errors import UpdateRefused
 from fedloop_core.schema import FeatureSchema
 
 __all__ = ["SCALER_DEVIATION", "SCALER_MEAN", "Scaler"]
 
 SCALER_MEAN = "scaler.mean"
 SCALER_DEVIATION = "scaler.deviation"
+_LEAST, _MOST = 1 / 100, 1 / 2  # deviations, as a share of the width of the public range
+_ROUNDED = 1e-6  # relative: the arrays are float32
 
 
 @dataclass(frozen=True)
@@ -51,7 +54,7 @@ class Scaler:
         rows = np.maximum(count, 2.0)
         mean = np.clip(total / rows, low, high)
         variance = (total_of_squares - rows * mean**2) / (rows - 1)
-        deviation = np.clip(np.sqrt(np.maximum(variance, 0.0)), width / 100, width / 2)
+        deviation = np.clip(np.sqrt(np.maximum(variance, 0.0)), width * _LEAST, width * _MOST)
         return cls(mean.astype(np.float32), deviation.astype(np.float32))
 
     @classmethod
@@ -68,3 +71,39 @@ class Scaler:
     def from_arrays(cls, arrays: NamedArrays) -> Self:
         """The scaler among the arrays that travel beside the weights."""
         return cls(arrays[SCALER_MEAN].astype(np.float32), arrays[SCALER_DEVIATION].astype(np.float32))
+
+    @classmethod
+    def received(cls, schema: FeatureSchema, arrays: NamedArrays) -> Self:
+        """The scaler among arrays from the coordinator, which must be one that ``from_ranges`` or ``from_moments`` could give.
+
+        Any other could make inputs as large as it likes, and so gradients that float32 cannot hold.
+
+        Raises:
+            UpdateRefused: none is there, it has other features, or a value that the public ranges do not allow.
+        """
+        if SCALER_MEAN not in arrays or SCALER_DEVIATION not in arrays:
+            raise UpdateRefused("the scaler does not travel beside the weights.", reason="scaler")
+        found = cls.from_arrays(arrays)
+        for name, values in (("mean", found.mean), ("deviation", found.deviation)):
+            if values.shape != (len(schema.numeric),):
+                raise UpdateRefused(
+                    f"the scaler's {name} has shape {values.shape}; the task has {len(schema.numeric)} numeric features.",
+                    reason="shape",
+                )
+            if not np.isfinite(values).all():
+                raise UpdateRefused(f"the scaler's {name} holds values that are not finite.", reason="not-finite")
+        for at, feature in enumerate(schema.numeric):
+            low, high = feature.range
+            width, mean, deviation = high - low, float(found.mean[at]), float(found.deviation[at])
+            slack = _ROUNDED * max(abs(low), abs(high))
+            if not low - slack <= mean <= high + slack:
+                raise UpdateRefused(
+                    f"the scaler's mean of {feature.name} lies outside its public range.", reason="scaler"
+                )
+            if not width * _LEAST * (1 - _ROUNDED) <= deviation <= width * _MOST * (1 + _ROUNDED):
+                raise UpdateRefused(
+                    f"the scaler's deviation of {feature.name} is not between a hundredth and the half of the width of its "
+                    "public range.",
+                    reason="scaler",
+                )
+        return found

@@ -23,7 +23,7 @@ from fedloop_clients.feedback.watch import KnownUnits, SiteWatch, StatusObserver
 from fedloop_clients.monitoring.monitor import MonitorPlan
 from fedloop_clients.monitoring.verdict import VerdictPlan
 from fedloop_clients.outbox import Outbox
-from fedloop_clients.policy import Budget, SiteConfig
+from fedloop_clients.policy import Budget, SiteConfig, SitePolicy
 from fedloop_clients.privacy.ledger import Ledger, Spend
 from fedloop_core.artifact import ArtifactDescription
 from fedloop_core.keys import VerifyingKey
@@ -31,6 +31,7 @@ from fedloop_core.noise import NoiseSource, SeededNoise, SystemNoise
 from fedloop_core.privacy.charges import NonPrivateCharge, PureCharge
 from fedloop_core.profile import Profile
 from fedloop_core.task import Task
+from fedloop_core.task.document import CustomModel
 from fedloop_edge.agent.runtimes import load_runtime
 from fedloop_edge.hub import DeviceRegistry, Hub, HubAddresses, HubConfig, ReleaseSource
 from fedloop_server.release import PublishedArtifact
@@ -86,7 +87,9 @@ class SimulatedSite:
         self.ledger = Ledger(parts.folder / "ledger.db", _clock, site=rows.name, key=key)
         self._outbox = Outbox(parts.folder / "outbox.db")
         budget = Budget(epsilon=parts.lifetime_epsilon, delta=parts.task.privacy.delta)
-        self._config = SiteConfig(site=rows.name, training_budget=budget, evaluation_budget=budget)
+        self._config = SiteConfig(
+            site=rows.name, policy=_policy(parts.task), training_budget=budget, evaluation_budget=budget
+        )
         self.daemon = SiteDaemon(
             self._config,
             self.data,
@@ -237,6 +240,11 @@ class SimulatedSite:
 
 def _noise(seed: int | None, site: str) -> NoiseSource:
     return SystemNoise() if seed is None else SeededNoise(seed, f"site {site}")
+
+
+def _policy(task: Task) -> SitePolicy:
+    """Whoever rehearses a task of their own has its model's module on this machine, and means it."""
+    return SitePolicy(model_modules=(task.model.module,) if isinstance(task.model, CustomModel) else ())
 
 
 def _secret(seed: int | None, site: str) -> bytes:

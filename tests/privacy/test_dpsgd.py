@@ -345,6 +345,58 @@ class BatchMean(nn.Module):
         return values - values.mean(dim=0, keepdim=True)
 
 
+class Gated(nn.Module):
+    """Mixes by a weight that starts at 0, which a coordinator may send as anything."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = nn.Parameter(torch.zeros(1))
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        return values + self.gate * values.mean(dim=0, keepdim=True)
+
+
+class InEvaluation(BatchMean):
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        return values if self.training else super().forward(values)
+
+
+class FromThree(BatchMean):
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        return super().forward(values) if len(values) > 2 else values
+
+
+class ByTheSize(nn.Module):
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        return values / len(values)
+
+
+class BySight(nn.Module):
+    """Adds the second row to the last one."""
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        return torch.cat([values[:-1], values[-1:] + values[1:2]]) if len(values) > 3 else values
+
+
+class Remembers(nn.Module):
+    """Keeps a mean of all rows that it saw, in training."""
+
+    def __init__(self, *, said: bool) -> None:
+        super().__init__()
+        self.said = said
+        self.seen: torch.Tensor
+        if said:
+            self.register_buffer("seen", torch.zeros(5))
+        else:
+            self.seen = torch.zeros(5)
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        if self.training:
+            self.seen = 0.9 * self.seen + 0.1 * values.detach().mean(dim=0)
+            return values if self.said else values + self.seen
+        return values + self.seen
+
+
 class TakesFirst(nn.Module):
     def __init__(self, *layers: nn.Module) -> None:
         super().__init__()
@@ -368,6 +420,13 @@ MIXING: dict[str, nn.Module] = {
     "batch norm without running statistics": nn.BatchNorm1d(5, track_running_stats=False),
     "instance norm with running statistics": nn.InstanceNorm1d(5, track_running_stats=True),
     "a mean over the batch": BatchMean(),
+    "a mean over the batch by a weight of 0": Gated(),
+    "a mean over the batch in evaluation alone": InEvaluation(),
+    "a mean over batches of three": FromThree(),
+    "another row of batches of four": BySight(),
+    "the number of rows": ByTheSize(),
+    "a buffer that keeps what it saw": Remembers(said=True),
+    "a field that keeps what it saw": Remembers(said=False),
 }
 
 
@@ -375,7 +434,7 @@ MIXING: dict[str, nn.Module] = {
 def test_layers_that_mix_rows_are_refused(layer: nn.Module) -> None:
     schema = FeatureSchema(features=FEATURES, label=LABEL)
     model = TaskModel(schema, TakesFirst(layer, nn.Linear(5, 2)))
-    with pytest.raises(PrivacyParameterInvalid, match=r"rows of a batch|other rows"):
+    with pytest.raises(PrivacyParameterInvalid, match=r"rows of a batch|other rows of the batch"):
         require_isolated_rows(model, schema)
 
 

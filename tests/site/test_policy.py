@@ -21,7 +21,7 @@ from fedloop_clients.standing import StandingFile
 from fedloop_core.errors import PolicyRefused, StorageError, UsageError
 from fedloop_core.federation.rules import PolicyRule, is_temporary
 from fedloop_core.schema import ClassLabel, NumericFeature
-from fedloop_core.task.document import LogisticModel, Privacy, Purpose, Retraining, Rounds, Task
+from fedloop_core.task.document import CustomModel, LogisticModel, Privacy, Purpose, Retraining, Rounds, Task
 
 BERLIN = ZoneInfo("Europe/Berlin")
 
@@ -48,6 +48,7 @@ def berlin(day: int, time: str) -> int:
 NIGHTS = Hours(time_zone="Europe/Berlin", windows=(TimeWindow(days=("mon", "fri"), start="20:00", end="06:00"),))
 NOON = berlin(2, "12:00")
 PLAIN = make_task(math.inf)
+OURS = make_task(model=CustomModel(kind="custom", factory="our.models:small"))
 CARE = Purpose(name="care", text="Helps physicians.")
 ROWS: dict[str, tuple[SitePolicy, Task, PolicyRule | None]] = {
     "nothing set": (SitePolicy(), make_task(), None),
@@ -72,6 +73,18 @@ ROWS: dict[str, tuple[SitePolicy, Task, PolicyRule | None]] = {
         SitePolicy(tasks=("stroke",), purposes=("care",)),
         make_task(purpose=CARE),
         PolicyRule.TASKS,
+    ),
+    "a model made by a module that nobody named": (SitePolicy(), OURS, PolicyRule.MODEL_MODULES),
+    "a model made by a named module": (SitePolicy(model_modules=("our.models",)), OURS, None),
+    "a model made by another module of a named package": (
+        SitePolicy(model_modules=("our", "our.models.large")),
+        OURS,
+        PolicyRule.MODEL_MODULES,
+    ),
+    "a model made by the standard library": (
+        SitePolicy(tasks=("heart",), model_modules=("our.models",)),
+        make_task(model=CustomModel(kind="custom", factory="os:system")),
+        PolicyRule.MODEL_MODULES,
     ),
     "epsilon at the bound": (SitePolicy(maximum_epsilon=2.0), make_task(), None),
     "epsilon above the bound": (SitePolicy(maximum_epsilon=1.9), make_task(), PolicyRule.MAXIMUM_EPSILON),

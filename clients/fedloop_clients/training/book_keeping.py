@@ -29,8 +29,7 @@ _ROUNDING = 1e-5
 
 @dataclass(frozen=True)
 class ClippedSums:
-    """The sum over rows of clipped gradients, for each parameter; and how many rows' gradients were not finite, or longer than
-    ``bounding.LARGEST``, and 0 in it."""
+    """The sum over rows of clipped gradients, for each parameter; ``nonfinite`` of them were not finite or too long, and 0 in it."""
 
     sums: list[Tensor]
     nonfinite: int

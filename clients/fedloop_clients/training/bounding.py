@@ -8,13 +8,20 @@ last place. And factors are a little less than the bound asks for, by more than 
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["LARGEST", "clip_factors", "lengths"]
+from fedloop_core.arrays import NamedArrays
+from fedloop_core.errors import UpdateRefused
+
+__all__ = ["LARGEST", "LARGEST_WEIGHT", "clip_factors", "lengths", "require_ordinary"]
 
 LARGEST = 2.0**100
 """Greatest length of a gradient, and of what went into a layer, that is clipped; a row beyond it adds nothing and is counted."""
+
+LARGEST_WEIGHT = 1e6
+"""Greatest weight that is trained from under privacy: inputs are scaled, so an honest one is far below."""
 
 _MARGIN = 1 - 2.0**-20  # a rounding to float32 moves a value by 2**-24 of it at most
 
@@ -37,3 +44,18 @@ def clip_factors(norms: Tensor, bound: float) -> tuple[Tensor, Tensor]:
     sound = norms <= LARGEST  # a comparison with NaN says no
     factors = (bound * _MARGIN / norms.clamp(min=bound * _MARGIN)).masked_fill(~sound, 0.0)
     return factors.float(), sound
+
+
+def require_ordinary(weights: NamedArrays) -> None:
+    """Refuses weights with which next to any row would be one that cannot be added.
+
+    Raises:
+        UpdateRefused: names the first array with a value beyond ``LARGEST_WEIGHT``, or one that is not finite.
+    """
+    for name, values in weights.items():
+        if not (np.abs(values) <= LARGEST_WEIGHT).all():
+            raise UpdateRefused(
+                f"array {name} holds a weight beyond {LARGEST_WEIGHT:g}, from which no private training begins.",
+                hint="Start again, with a lower training.learning_rate.",
+                reason="weight-size",
+            )

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedloop_clients.statistics import own_scaler
+from fedloop_clients.training.bounding import require_ordinary
 from fedloop_clients.training.clipping import UnitClipping
 from fedloop_clients.training.devices import DevicePool
 from fedloop_clients.training.dpsgd import NoisyOptimizer, physical_batches
@@ -94,7 +95,11 @@ class LocalTrainer:
         own = self._network.fixed_digest
         if own == expected:
             return
-        what = "frozen weights here and none at the coordinator" if not expected else "other frozen weights here than there"
+        what = (
+            "frozen weights here and none at the coordinator"
+            if not expected
+            else "other frozen weights here than there"
+        )
         raise ModelDiffers(
             f"the model of task {self._task.name!r} is built with {what if own else 'frozen weights at the coordinator alone'}.",
             hint="Load them from a file that is the same at every site and at the coordinator.",
@@ -244,6 +249,8 @@ class LocalTrainer:
         """Loads the trainable arrays; returns them as tensors."""
         trainable = {name: array for name, array in arrays.items() if name not in {SCALER_MEAN, SCALER_DEVIATION}}
         self._network.spec.check(trainable)
+        if self._task.privacy.private:
+            require_ordinary(trainable)
         start = [torch.from_numpy(np.array(array)) for array in trainable.values()]
         self._network.load(start)
         return start
@@ -266,13 +273,11 @@ class LocalTrainer:
         """The scaler received, or the site's own where a task scales per site.
 
         Raises:
-            UpdateRefused: no scaler travels beside the weights.
+            UpdateRefused: no scaler travels beside the weights, or one that the public ranges do not allow.
         """
         if self._task.preprocessing.scaling == "per-site":
             return own_scaler(self._schema, rows)
-        if SCALER_MEAN not in arrays or SCALER_DEVIATION not in arrays:
-            raise UpdateRefused("the scaler does not travel beside the weights.", reason="scaler")
-        return Scaler.from_arrays(arrays)
+        return Scaler.received(self._schema, arrays)
 
     def _prepared(self, rows: Dataset, arrays: NamedArrays) -> TrainingRows:
         """Prepared training rows; prepared again only when the rows or the scaler are others than last time."""

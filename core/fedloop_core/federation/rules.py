@@ -22,6 +22,7 @@ class PolicyRule(StrEnum):
     DECLINED = "declined"  # a person at the site has decided against it
     TASKS = "tasks"
     PURPOSES = "purposes"
+    MODEL_MODULES = "model-modules"  # the task's model is made by code that nobody at the site has named
     CONSORTIUM = "consortium"  # secure aggregation, and nobody at the site has said with whom
     MAXIMUM_EPSILON = "maximum-epsilon"
     REQUIRE_PRIVATE = "require-private"

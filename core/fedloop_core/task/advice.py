@@ -81,7 +81,10 @@ def _on_columns(task: Task) -> Iterator[str]:
     if task.preprocessing.scaling != "range" and not task.feature_schema.numeric:
         yield f"preprocessing.scaling = {task.preprocessing.scaling!r} does nothing without numeric features."
     if isinstance(task.model, CustomModel):
-        yield f"model.factory = {task.model.factory!r} must be installed at the coordinator and at every site."
+        yield (
+            f"model.factory = {task.model.factory!r} must be installed at the coordinator and at every site, and each site must "
+            f"name {task.model.module!r} in policy.model_modules."
+        )
 
 
 def _on_rounds(task: Task) -> Iterator[str]:

@@ -58,6 +58,8 @@ __all__ = [
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+ClippingNorm = Annotated[float, Field(ge=1e-4, le=1e6)]
+"""Where the float32 numbers of training keep to it, whatever the gradients: see ``fedloop_clients.training.bounding``."""
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]
 ExportTarget = Literal["onnx-fp32", "onnx-int8", "tflite-int8"]
@@ -119,6 +121,11 @@ class CustomModel(Strict):
     kind: Literal["custom"]
     factory: Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")]
 
+    @property
+    def module(self) -> str:
+        """What is imported; a site names the modules that it allows."""
+        return self.factory.partition(":")[0]
+
 
 Model = Annotated[
     LogisticModel | MlpModel | CnnModel | SignalCnnModel | CustomModel,
@@ -178,7 +185,7 @@ class Privacy(Strict):
 
     epsilon: Annotated[float, AfterValidator(_guards_something)]
     delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
-    clipping_norm: Positive = 1.0
+    clipping_norm: ClippingNorm = 1.0
     evaluation_epsilon: Annotated[float, Field(gt=0)] | None = None
     statistics_share: Annotated[float, Field(gt=0, lt=1)] = 0.1
     unit_column: str | None = None
