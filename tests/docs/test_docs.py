@@ -266,3 +266,36 @@ def test_the_page_on_privacy_names_every_store_and_every_limit() -> None:
             assert days is None or f"{days} days" in told, name
     for store in (*site_stores(RetentionSettings()), *coordinator_stores(ServerSettings.rehearsal().retention)):
         assert store.name in told.lower() or store.name in told, store.name
+
+
+def test_every_test_that_a_page_names_is_there() -> None:
+    named_tests = [
+        (page, file, test)
+        for page in PAGES
+        for file, test in re.findall(r"(tests/[\w/]+\.py)(?:::(\w+))?", page.read_text(encoding="utf-8"))
+    ]
+    assert len(named_tests) > 50
+    for page, file, test in named_tests:
+        path = ROOT / file
+        assert path.is_file(), f"{named(page)} names {file}"
+        if test:
+            assert f"\ndef {test}(" in path.read_text(encoding="utf-8"), f"{named(page)} names {file}::{test}"
+
+
+def test_every_threat_says_what_holds_what_does_not_and_which_test_shows_it() -> None:
+    page = (ROOT / "docs" / "privacy.md").read_text(encoding="utf-8")
+    table = page.split("## Who tries what")[1].split("\n## ")[0]
+    rows = [line for line in table.splitlines() if line.startswith("|")][2:]
+    cells = [[cell.strip() for cell in row.strip("|").split(" | ")] for row in rows]
+    assert all(len(row) == 5 for row in cells)
+    assert all(tries and holds and fails and "::test_" in shown for _, tries, holds, fails, shown in cells)
+    who = " ".join(row[0] for row in cells)
+    for one in (
+        "curious coordinator",
+        "malicious coordinator",
+        "curious site",
+        "colluding sites",
+        "device thief",
+        "network",
+    ):
+        assert one in who
