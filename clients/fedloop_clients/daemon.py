@@ -29,7 +29,7 @@ from fedloop_clients.outbox import KeptResult, KnownRun, Outbox
 from fedloop_clients.policy import SiteConfig
 from fedloop_clients.privacy.ledger import Ledger
 from fedloop_clients.secure_aggregation.policy import AggregationPolicy
-from fedloop_clients.secure_aggregation.updates import SecureUpdates
+from fedloop_clients.secure_aggregation.updates import ConsortiumSource, SecureUpdates
 from fedloop_clients.training.devices import DevicePool
 from fedloop_clients.work import RESULTS, SiteWork
 from fedloop_core.arrays import NamedArrays, digest
@@ -48,7 +48,6 @@ from fedloop_core.federation.answers import sign_answer
 from fedloop_core.federation.protocol import PROTOCOL, check_protocol
 from fedloop_core.keys import SigningKey, VerifyingKey, unseal
 from fedloop_core.noise import NoiseSource
-from fedloop_core.secure_aggregation.identity import Consortium
 from fedloop_core.task.document import Task
 from fedloop_proto.coordination.v1.coordination_pb2 import Answer, Instruction, LogHead, Refusal
 
@@ -76,8 +75,7 @@ class SiteDaemon:
         protocol: the generation of messages that this side speaks.
         board: where it shows what it does.
         devices: where models are trained; the CPU when there are none.
-        consortium: with whom it sums updates securely, by the word of its people; None: with nobody.
-        aggregation: its floors there.
+        consortium: says with whom it sums updates securely, by the word of its people; None: with nobody.
 
     Raises:
         StorageError: ledger or outbox cannot be read, or what was answered cannot be settled.
@@ -98,8 +96,7 @@ class SiteDaemon:
         protocol: int = PROTOCOL,
         board: ActivityBoard | None = None,
         devices: DevicePool | None = None,
-        consortium: Consortium | None = None,
-        aggregation: AggregationPolicy | None = None,
+        consortium: ConsortiumSource | None = None,
     ) -> None:
         self._config = config
         self._rows = rows
@@ -118,10 +115,13 @@ class SiteDaemon:
         self._cancellations = Cancellations(outbox)
         self._guard = LedgerGuard(self._controls.guard, config.site, ledger, clock)
         self._admission = Admission(config.site, self._controls, self._guard, outbox, coordinator_key.key_id)
-        floors = aggregation or AggregationPolicy()
-        self._secure = SecureUpdates(config.site, signing_key, consortium, floors, outbox)
+        self._secure = SecureUpdates(config.site, signing_key, consortium or _nobody, self._floors, outbox)
         self._work = SiteWork(config.site, self._controls.policy, noise, devices)
         self._settle_answered()
+
+    def _floors(self) -> AggregationPolicy:
+        """What the site's people ask for now."""
+        return AggregationPolicy(self._controls.policy().minimum_sites)
 
     @property
     def site(self) -> str:
@@ -400,6 +400,10 @@ class SiteDaemon:
             _LOG.exception("site %s: the ledger cannot be read", self.site)
             answer.arrays_digest = digest({})
             return Reply(sign_answer(answer, self._signing), {})
+
+
+def _nobody() -> None:
+    """The consortium of a site whose people have accepted none."""
 
 
 def _question_key(instruction: Instruction, kind: str, arrays_digest: bytes) -> bytes:

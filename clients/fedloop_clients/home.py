@@ -11,6 +11,8 @@ from pydantic import Field, ValidationError
 
 from fedloop_clients.approvals import FILE_NAME as APPROVALS
 from fedloop_clients.approvals import Approvals
+from fedloop_clients.consortium import FILE_NAME as CONSORTIUM
+from fedloop_clients.consortium import AcceptedConsortium
 from fedloop_clients.erasure import FILE_NAME as ERASED
 from fedloop_clients.erasure import ErasedPeople
 from fedloop_clients.settings import SiteSettings, load_settings
@@ -81,6 +83,7 @@ class SiteHome:
         self.approvals_file = folder / APPROVALS
         self.trusted_file = folder / TRUSTED
         self.erased_file = folder / ERASED
+        self.consortium_file = folder / CONSORTIUM
 
     @property
     def settings(self) -> SiteSettings:
@@ -200,6 +203,10 @@ class SiteHome:
             NotSetUp: the site has no secret yet.
         """
         return ErasedPeople(self.erased_file, self.fingerprint_secret())
+
+    def consortium(self) -> AcceptedConsortium:
+        """With whom the site sums updates securely, by the word of its people."""
+        return AcceptedConsortium(self.consortium_file)
 
     def trusted(self) -> TrustedFile:
         """How new the authorities are that the site trusts."""

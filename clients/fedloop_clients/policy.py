@@ -13,6 +13,7 @@ from pydantic import AfterValidator, Field, model_validator
 from fedloop_core.errors import PolicyRefused
 from fedloop_core.federation.names import SiteName
 from fedloop_core.federation.rules import PolicyRule
+from fedloop_core.secure_aggregation.identity import LEAST_SITES, MOST_SITES
 from fedloop_core.strict import Misfit, Strict
 from fedloop_core.task.document import CustomModel, DataGate, Task
 from fedloop_core.task.purpose import PurposeName
@@ -97,7 +98,9 @@ class SitePolicy(Strict):
     epsilon of one run, for training rows and for evaluation rows; a finite one excludes runs without privacy, and so does
     ``require_private``. ``maximum_verdict_epsilon`` and ``maximum_label_count_epsilon`` bound what the task's retraining may
     tell of devices and labels; a task without privacy tells them exactly, which a finite bound excludes. ``approval``: a
-    person decides on each run, or on each task once. ``data_gate``: rules on top of the task's own.
+    person decides on each run, or on each task once. ``require_secure_aggregation`` excludes tasks whose updates the coordinator would see
+    one by one; ``minimum_sites`` is the fewest sites behind any sum that this site's update is in. ``data_gate``: rules on top of the
+    task's own.
     """
 
     tasks: tuple[AllowedTask, ...] | None = None
@@ -110,6 +113,8 @@ class SitePolicy(Strict):
     maximum_rounds: Annotated[int, Field(ge=1)] | None = None
     maximum_verdict_epsilon: _Cap = math.inf
     maximum_label_count_epsilon: _Cap = math.inf
+    require_secure_aggregation: bool = False
+    minimum_sites: Annotated[int, Field(ge=LEAST_SITES, le=MOST_SITES)] = LEAST_SITES
     approval: ApprovalMode = "none"
     data_gate: DataGate | None = None
     paused: bool = False
@@ -151,6 +156,12 @@ class SitePolicy(Strict):
             )
         if self.require_private and not privacy.private:
             yield PolicyRule.REQUIRE_PRIVATE, f"site {site} allows private runs only; {name} is not private.", ""
+        if self.require_secure_aggregation and not task.secure:
+            yield (
+                PolicyRule.REQUIRE_SECURE_AGGREGATION,
+                f"site {site} gives its updates to secure aggregation only; {name} does not ask for it.",
+                "Write secure = true under [aggregation] in the task.",
+            )
         asked = max(privacy.epsilon, privacy.epsilon_of_evaluations)
         if asked > self.maximum_epsilon:
             yield (

@@ -24,6 +24,9 @@ def policy_words(settings: SiteSettings) -> list[str]:
         lines.append(f"  hours: {windows} ({policy.hours.time_zone})")
     private = "only private runs" if policy.require_private else "runs without privacy too"
     lines.append(f"  a run: {private}, epsilon up to {policy.maximum_epsilon:g}, delta up to {policy.maximum_delta:g}")
+    if policy.require_secure_aggregation:
+        lines.append("  updates: masked only, by secure aggregation")
+    lines.append(f"  secure sums: of {policy.minimum_sites} sites or more, from the consortium that was accepted here")
     lines.append(f"  rounds a run: {'any' if policy.maximum_rounds is None else policy.maximum_rounds}")
     lines.append(f"  approval by hand: {policy.approval}")
     for name, block in (("training", budget.training), ("evaluation", budget.evaluation)):

@@ -174,6 +174,8 @@ evaluation = { epsilon = 10.0, delta = 1e-6 }
 # model_modules = ["our_models"] # installed Python modules that may make a task's model; none else is imported
 # maximum_epsilon = 5.0  # the most that one run may ask for
 # require_private = true
+# require_secure_aggregation = true # updates leave this site masked only: see `fedloop site consortium`
+# minimum_sites = 3      # fewest sites behind a secure sum
 # approval = "each-run"  # or "each-task": a person decides with `fedloop site approve`
 # hours = { time_zone = "Europe/Berlin", windows = [{ days = ["mon", "tue"], start = "19:00", end = "06:00" }] }
 paused = false

@@ -90,6 +90,7 @@ class SimulatedSite:
         self._config = SiteConfig(
             site=rows.name, policy=_policy(parts.task), training_budget=budget, evaluation_budget=budget
         )
+        consortium = rehearsal_consortium(parts.sites)
         self.daemon = SiteDaemon(
             self._config,
             self.data,
@@ -99,7 +100,7 @@ class SimulatedSite:
             parts.coordinator_key,
             _clock,
             signing_key=key,
-            consortium=rehearsal_consortium(parts.sites),
+            consortium=lambda: consortium,
         )
         self._store = FeedbackStore(parts.folder / "feedback.db", schema)
         self.watch = SiteWatch(parts.task, self._store, self._noise.derive("watch"), parts.observe)

@@ -210,7 +210,7 @@ class Federation:
             self.home.envelope_key.verifying,
             lambda: 0,
             signing_key=rehearsal_key(rows.name),
-            consortium=rehearsal_consortium(rows.name for rows in self.rows),
+            consortium=lambda: rehearsal_consortium(rows.name for rows in self.rows),
         )
 
 

@@ -92,7 +92,7 @@ def test_a_site_whose_people_named_no_consortium_is_left_out_for_good(federation
         assert isinstance(site, SiteDaemon)
         if site.site == "ward-4":
             key = rehearsal_key(site.site)
-            site._secure = SecureUpdates(site.site, key, None, AggregationPolicy(), Outbox(":memory:"))
+            site._secure = SecureUpdates(site.site, key, lambda: None, AggregationPolicy, Outbox(":memory:"))
         return watched.wrap(site)
 
     task = task_of(True)

@@ -21,6 +21,7 @@ from fedloop_clients.standing import StandingFile
 from fedloop_core.errors import PolicyRefused, StorageError, UsageError
 from fedloop_core.federation.rules import PolicyRule, is_temporary
 from fedloop_core.schema import ClassLabel, NumericFeature
+from fedloop_core.task.aggregation import Mean
 from fedloop_core.task.document import CustomModel, LogisticModel, Privacy, Purpose, Retraining, Rounds, Task
 
 BERLIN = ZoneInfo("Europe/Berlin")
@@ -96,6 +97,16 @@ ROWS: dict[str, tuple[SitePolicy, Task, PolicyRule | None]] = {
     "a bound and no privacy": (SitePolicy(maximum_epsilon=1e9), PLAIN, PolicyRule.MAXIMUM_EPSILON),
     "no privacy where it is required": (SitePolicy(require_private=True), PLAIN, PolicyRule.REQUIRE_PRIVATE),
     "privacy where it is required": (SitePolicy(require_private=True), make_task(), None),
+    "updates one by one where they must be masked": (
+        SitePolicy(require_secure_aggregation=True),
+        make_task(),
+        PolicyRule.REQUIRE_SECURE_AGGREGATION,
+    ),
+    "masked updates where they must be": (
+        SitePolicy(require_secure_aggregation=True),
+        make_task(aggregation=Mean(secure=True)),
+        None,
+    ),
     "delta above the bound": (SitePolicy(maximum_delta=1e-6), make_task(), PolicyRule.MAXIMUM_DELTA),
     "delta does not matter without privacy": (SitePolicy(maximum_delta=1e-6), PLAIN, None),
     "more rounds than allowed": (SitePolicy(maximum_rounds=9), make_task(), PolicyRule.MAXIMUM_ROUNDS),

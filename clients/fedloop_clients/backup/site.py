@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 
-from fedloop_clients import approvals, erasure, heads, standing, status, trusted
+from fedloop_clients import approvals, consortium, erasure, heads, standing, status, trusted
 from fedloop_clients.home import SiteHome
 from fedloop_core.backup import Changing, HomeKind, held_still
 from fedloop_core.errors import BackupRefused, StorageError
@@ -32,6 +32,7 @@ _STATE = frozenset(
         "site.toml",
         "membership.json",
         approvals.FILE_NAME,
+        consortium.FILE_NAME,
         erasure.FILE_NAME,
         heads.FILE_NAME,
         standing.FILE_NAME,

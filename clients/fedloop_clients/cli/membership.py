@@ -13,6 +13,7 @@ import typer
 from fedloop_clients.cli.options import HOME
 from fedloop_core.commands import AS_JSON, moment, operator, tell_json
 from fedloop_core.errors import FileMissing, JoinRefused, UsageError
+from fedloop_core.fingerprints import is_same_fingerprint
 
 if TYPE_CHECKING:
     from fedloop_clients.home import SiteHome
@@ -155,7 +156,7 @@ def _confirmation(told: str, *, yes: bool, may_ask: bool) -> Callable[[JoinToken
     def confirm(token: JoinToken) -> bool:
         right = token.fingerprint()
         if told:
-            if _plain(told) != _plain(right):
+            if not is_same_fingerprint(told, right):
                 raise JoinRefused(
                     f"the token's authority has the fingerprint {right}, not the one given.",
                     hint="Nothing was sent. The token may have been exchanged on its way: ask for another by phone.",
@@ -171,10 +172,6 @@ def _confirmation(told: str, *, yes: bool, may_ask: bool) -> Callable[[JoinToken
         return typer.confirm("Compare it by phone with the coordinator's people. Is it the same?")
 
     return confirm
-
-
-def _plain(fingerprint: str) -> str:
-    return "".join(c for c in fingerprint.upper() if c.isalnum())
 
 
 def _own(certificate: Path | None, key: Path | None) -> OwnCertificate | None:

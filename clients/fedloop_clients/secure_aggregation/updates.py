@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -34,7 +35,10 @@ from fedloop_core.task.document import Task
 from fedloop_proto.coordination.v1.coordination_pb2 import Answer as Stored
 from fedloop_proto.coordination.v1.coordination_pb2 import Instruction, SecurelyAggregated
 
-__all__ = ["SecureUpdates"]
+__all__ = ["ConsortiumSource", "SecureUpdates"]
+
+ConsortiumSource = Callable[[], Consortium | None]
+"""With whom the site sums, as its people have it now; None: with nobody."""
 
 _LOG = logging.getLogger(__name__)
 _KINDS: dict[str, type[Question]] = {
@@ -68,41 +72,77 @@ class _Update:
     expected: Expected
 
 
+@dataclass(frozen=True)
+class _Bound:
+    """The machine of a run, and the rules under which it began: digest of the consortium and fewest sites."""
+
+    rules: tuple[str, int]
+    machine: AggregatingSite
+
+
 class SecureUpdates:
     """The updates of one site that leave it masked only. Calls must not overlap.
 
     Args:
         site: its name.
         key: its identity.
-        consortium: with whom it sums, as its people were told; None: with nobody, and such tasks are refused.
-        policy: its floors; a task may ask for more sites, never for fewer.
+        consortium: says with whom it sums at the moment, as its people were told; None: with nobody, and such tasks are refused.
+        policy: its floors now; a task may ask for more sites, never for fewer.
         outbox: where its updates and promises are.
     """
 
     def __init__(
-        self, site: str, key: SigningKey, consortium: Consortium | None, policy: AggregationPolicy, outbox: Outbox
+        self,
+        site: str,
+        key: SigningKey,
+        consortium: ConsortiumSource,
+        policy: Callable[[], AggregationPolicy],
+        outbox: Outbox,
     ) -> None:
         self._site = site
         self._key = key
         self._consortium = consortium
         self._policy = policy
         self._outbox = outbox
-        self._machines: OrderedDict[str, AggregatingSite] = OrderedDict()
+        self._machines: OrderedDict[str, _Bound] = OrderedDict()
         self._updates: OrderedDict[tuple[str, int], _Update] = OrderedDict()
 
     def require_consortium(self, task: Task) -> Consortium | None:
         """The consortium of a task that asks for secure aggregation; None for other tasks.
 
         Raises:
-            PolicyRefused: nobody at the site has said who is in it.
+            PolicyRefused: nobody at the site has said who is in it, it has another key for the site itself, or too few sites for any sum.
+            SecureAggregationRefused: two sites of it have one key.
+            StorageError: it cannot be read.
         """
-        if task.secure and self._consortium is None:
-            raise PolicyRefused(
-                f"site {self._site}: task {task.name!r} asks for secure aggregation, and this site knows no consortium.",
-                hint="It needs the other sites' keys, from their people and not from the coordinator.",
-                rule=PolicyRule.CONSORTIUM.value,
+        if not task.secure:
+            return None
+        consortium, least = self._consortium(), self._floor(task)
+        if consortium is None:
+            raise self._refused(
+                f"task {task.name!r} asks for secure aggregation, and this site knows no consortium.",
+                "At the site: fedloop site consortium accept FILE, after its people have compared it with the other sites'.",
             )
-        return self._consortium if task.secure else None
+        own = consortium.keys.get(self._site)
+        if own is None or own.raw != self._key.verifying.raw:
+            raise self._refused(
+                "the consortium that was accepted here has not this site's own key.",
+                "At the site: accept a newer file, written after the site has joined.",
+            )
+        if len(consortium.keys) < least:
+            raise self._refused(
+                f"the consortium that was accepted here has {len(consortium.keys)} sites, and each sum needs {least}.",
+                "At the site: accept a file with more sites, or lower policy.minimum_sites.",
+            )
+        return consortium
+
+    def _refused(self, why: str, hint: str) -> PolicyRefused:
+        return PolicyRefused(f"site {self._site}: {why}", hint=hint, rule=PolicyRule.CONSORTIUM.value)
+
+    def _floor(self, task: Task) -> int:
+        """Fewest sites behind a sum: those that the site asks for, or more where the task does."""
+        asked = task.aggregation.minimum_sites if isinstance(task.aggregation, Mean) else 0
+        return max(self._policy().minimum_sites, asked)
 
     def keep(self, instruction: Instruction, task: Task, key: bytes, stored: KeptResult) -> None:
         """Remembers the update of a round, which the outbox keeps under ``key``, as what may leave masked."""
@@ -176,18 +216,20 @@ class SecureUpdates:
                 raise EnvelopeRefused(f"site {self._site}: keys are asked for beside a question.", reason="work")
 
     def _machine(self, run_id: str, task: Task, consortium: Consortium) -> AggregatingSite:
-        """The run's machine; with it go the secrets of a run that was not asked about for long."""
-        machine = self._machines.get(run_id)
-        if machine is None:
-            asked = task.aggregation.minimum_sites if isinstance(task.aggregation, Mean) else 0
-            policy = AggregationPolicy(max(self._policy.minimum_sites, asked))
-            kept = _Kept(self._outbox)
+        """The run's machine; with it go the secrets of a run that was not asked about for long, or whose rules are others now.
+
+        A sum that was begun under other rules is given up: its promises are in the outbox, and hold.
+        """
+        rules = consortium.digest, self._floor(task)
+        bound = self._machines.get(run_id)
+        if bound is None or bound.rules != rules:
+            policy, kept = AggregationPolicy(rules[1]), _Kept(self._outbox)
             machine = AggregatingSite(self._site, self._key, consortium=consortium, policy=policy, promises=kept)
-            self._machines[run_id] = machine
+            bound = self._machines[run_id] = _Bound(rules, machine)
         self._machines.move_to_end(run_id)
         while len(self._machines) > _RUNS_KEPT:
             self._machines.popitem(last=False)
-        return machine
+        return bound.machine
 
     def _update(self, instance: Instance) -> _Update:
         update = self._updates.get((instance.run_id, instance.round))

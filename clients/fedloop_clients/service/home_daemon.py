@@ -139,4 +139,5 @@ class HomeDaemon:
             controls=controls,
             board=self.board,
             devices=DevicePool.of_settings(settings.compute),
+            consortium=home.consortium().consortium,
         )

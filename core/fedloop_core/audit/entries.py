@@ -60,6 +60,8 @@ class AuditAction(StrEnum):
     UNPAUSED = "unpaused"
     PERSON_ERASED = "person-erased"
     PERSON_READMITTED = "person-readmitted"
+    CONSORTIUM_ACCEPTED = "consortium-accepted"
+    CONSORTIUM_REMOVED = "consortium-removed"
     DATA_DELETED = "data-deleted"  # what had been kept for as long as a setting allows
     LINE_CUT = "line-cut"  # a line that a crash left unfinished was taken away
 

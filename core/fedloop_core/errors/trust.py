@@ -8,6 +8,7 @@ __all__ = [
     "AnswerRefused",
     "CertificateRefused",
     "ClockSkewed",
+    "ConsortiumRefused",
     "DeviceRefused",
     "EnrollmentRefused",
     "EnvelopeRefused",
@@ -100,3 +101,9 @@ class AnswerRefused(TrustError):
     """An answer that is not signed by the key that its site registered."""
 
     code = "FL-TRUST-011"
+
+
+class ConsortiumRefused(TrustError):
+    """A list of sites and keys that a site must not accept, or that nobody has compared. ``reason`` says which, ``peer`` whose key it is."""
+
+    code = "FL-TRUST-012"

@@ -19,6 +19,7 @@ from google.protobuf.message import DecodeError
 
 from fedloop_core.errors import JoinRefused
 from fedloop_core.federation.names import is_site_name
+from fedloop_core.fingerprints import fingerprint
 from fedloop_proto.membership.v1.membership_pb2 import JoinTokenContent
 
 __all__ = ["MAXIMUM_TOKEN_CHARACTERS", "JoinToken", "authority_fingerprint", "new_secret", "secret_digest"]
@@ -28,7 +29,6 @@ MAXIMUM_TOKEN_CHARACTERS = 16_384
 
 _PREFIX = "fedloop-join-1."
 _CHECK_BYTES = 4
-_FINGERPRINT_BYTES = 16
 _SECRET_BYTES = 32
 
 
@@ -93,8 +93,7 @@ class JoinToken:
 
 def authority_fingerprint(der: bytes) -> str:
     """The first 16 bytes of a certificate's SHA-256, in groups: ``AB12 CD34 …``."""
-    digest = hashlib.sha256(der).digest()[:_FINGERPRINT_BYTES].hex().upper()
-    return " ".join(digest[at : at + 4] for at in range(0, len(digest), 4))
+    return fingerprint(hashlib.sha256(der).digest())
 
 
 def new_secret() -> str:

@@ -23,7 +23,8 @@ class PolicyRule(StrEnum):
     TASKS = "tasks"
     PURPOSES = "purposes"
     MODEL_MODULES = "model-modules"  # the task's model is made by code that nobody at the site has named
-    CONSORTIUM = "consortium"  # secure aggregation, and nobody at the site has said with whom
+    CONSORTIUM = "consortium"  # secure aggregation, and nobody at the site has said with whom, or too few
+    REQUIRE_SECURE_AGGREGATION = "require-secure-aggregation"
     MAXIMUM_EPSILON = "maximum-epsilon"
     REQUIRE_PRIVATE = "require-private"
     MAXIMUM_DELTA = "maximum-delta"

@@ -36,7 +36,8 @@ D = TypeVar("D", bound=Strict)
 class DocumentKind(Generic[D]):
     """A kind of file: what it is read as, how messages call it, and which errors tell that it is wrong.
 
-    ``absent`` is the hint when the file is not there; ``extra`` brings the parser that finds lines.
+    ``absent`` is the hint when the file is not there; ``extra`` brings the parser that finds lines; ``maximum_bytes`` is the longest
+    file that is read.
     """
 
     model: type[D]
@@ -45,6 +46,7 @@ class DocumentKind(Generic[D]):
     extra: str
     unreadable: type[TaskUnreadable | SettingsInvalid]
     invalid: type[TaskInvalid | SettingsInvalid]
+    maximum_bytes: int = MAXIMUM_BYTES
 
 
 def read_document(path: Path, kind: DocumentKind[D]) -> D:
@@ -57,12 +59,12 @@ def read_document(path: Path, kind: DocumentKind[D]) -> D:
     source = str(path)
     try:
         with path.open("rb") as file:
-            content = file.read(MAXIMUM_BYTES + 1)
+            content = file.read(kind.maximum_bytes + 1)
     except OSError as error:
         hint = kind.absent if isinstance(error, FileNotFoundError) else ""
         raise kind.unreadable(f"cannot read {path}: {error.strerror}.", hint=hint, file=source) from error
-    if len(content) > MAXIMUM_BYTES:
-        raise kind.unreadable(f"{path} is longer than {MAXIMUM_BYTES} bytes: it is no {kind.name}.", file=source)
+    if len(content) > kind.maximum_bytes:
+        raise kind.unreadable(f"{path} is longer than {kind.maximum_bytes} bytes: it is no {kind.name}.", file=source)
     return parse_document(_decoded(content, source, kind.unreadable), source, kind)
 
 

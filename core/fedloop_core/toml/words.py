@@ -24,6 +24,7 @@ PATTERNS: Mapping[str, str] = {
     r"^[a-z][a-z0-9\-]{0,62}(@[0-9a-f]{64})?$": "must be a task's name, or its name, '@' and the digest of its document",
     r"^([01][0-9]|2[0-3]):[0-5][0-9]$": "must be a time of day between 00:00 and 23:59",
     r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$": "must be written as module:factory",
+    r"^[0-9a-f]{64}$": "must be a key: 64 digits and small letters from a to f",
 }
 """Each pattern of our documents in words."""
 
