@@ -19,7 +19,7 @@ from fedloop_core.keys import SigningKey, unseal
 from fedloop_core.schema import ClassLabel, NumericFeature
 from fedloop_core.task import Task
 from fedloop_core.task.document import FederatedAveraging, Gates, LogisticModel, Privacy, Rounds, UpdateGate
-from fedloop_proto.coordination.v1.coordination_pb2 import Answer, DataDescription, LocalUpdate
+from fedloop_proto.coordination.v1.coordination_pb2 import Answer, DataDescription, Instruction, LocalUpdate
 from fedloop_server.home import CoordinatorHome
 from fedloop_server.runs.driver import RunDriver
 from fedloop_server.runs.exchange import Exchange
@@ -51,6 +51,20 @@ def task(aggregation: Any, *, norm_bound: float = math.inf, weighting: Any = "eq
     )
 
 
+def answer_begun(question: Question, site: str, key: SigningKey) -> tuple[Instruction, Answer]:
+    """What is asked, and an answer that says which question it is to; ``key``: the coordinator's."""
+    instruction, body = unseal(question.envelope, key.verifying, site=site, now_unix=0)
+    answer = Answer(
+        run_id=instruction.run_id,
+        attempt=instruction.attempt,
+        round=instruction.round,
+        site=site,
+        instruction_digest=body,
+        protocol=PROTOCOL,
+    )
+    return instruction, answer
+
+
 class Site:
     """Sends an update of a norm that it chooses: ``lengths`` by round, the last for all later ones."""
 
@@ -62,15 +76,7 @@ class Site:
         self._silent = silent
 
     def answer(self, question: Question) -> Reply:
-        instruction, body = unseal(question.envelope, KEY.verifying, site=self.name, now_unix=0)
-        answer = Answer(
-            run_id=instruction.run_id,
-            attempt=instruction.attempt,
-            round=instruction.round,
-            site=self.name,
-            instruction_digest=body,
-            protocol=PROTOCOL,
-        )
+        instruction, answer = answer_begun(question, self.name, KEY)
         arrays: dict[str, Any] = {}
         if instruction.HasField("describe_data"):
             answer.data_description.CopyFrom(DataDescription(admitted=True, rows=self.rows, data_fingerprint=b"f" * 32))

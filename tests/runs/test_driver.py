@@ -11,14 +11,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.runs.scripted_sites import answer_begun
 
 from fedloop_clients.app import SITE_KEY, relay
 from fedloop_clients.endpoint import Question, Reply
 from fedloop_core.arrays import arrays_from_bytes, arrays_to_bytes, digest
 from fedloop_core.errors import ContentDamaged, QuorumNotReached
 from fedloop_core.federation.answers import sign_answer
-from fedloop_core.federation.protocol import PROTOCOL
-from fedloop_core.keys import SigningKey, unseal
+from fedloop_core.keys import SigningKey
 from fedloop_core.schema import ClassLabel, NumericFeature
 from fedloop_core.task import Task
 from fedloop_core.task.document import FederatedAveraging, LogisticModel, Preprocessing, Privacy, Rounds
@@ -90,20 +90,12 @@ class ScriptedSite:
     asked: list[tuple[int, str]] = field(default_factory=list)
 
     def answer(self, question: Question) -> Reply:
-        instruction, body_digest = unseal(question.envelope, KEY.verifying, site=self.name, now_unix=0)
+        instruction, answer = answer_begun(question, self.name, KEY)
         kind = str(instruction.WhichOneof("work"))
         self.asked.append((instruction.round, kind))
         if self.raises:
             raise RuntimeError("this text must not cross the wire")
         assert instruction.arrays_digest == digest(question.arrays)
-        answer = Answer(
-            run_id=instruction.run_id,
-            attempt=instruction.attempt,
-            round=instruction.round,
-            site=self.name,
-            instruction_digest=body_digest,
-            protocol=PROTOCOL,
-        )
         arrays: Arrays = {}
         if kind == "describe_data":
             answer.data_description.CopyFrom(DataDescription(admitted=True, rows=self.rows, data_fingerprint=b"f" * 32))
@@ -310,17 +302,9 @@ def undescribed(name: str, code: str, **fields: str) -> ScriptedSite:
 
     class Undescribed(ScriptedSite):
         def answer(self, question: Question) -> Reply:
-            instruction, body_digest = unseal(question.envelope, KEY.verifying, site=self.name, now_unix=0)
-            answer = Answer(
-                run_id=instruction.run_id,
-                attempt=instruction.attempt,
-                round=instruction.round,
-                site=self.name,
-                instruction_digest=body_digest,
-                protocol=PROTOCOL,
-                refusal=Refusal(code=code, fields=fields),
-                arrays_digest=digest({}),
-            )
+            _, answer = answer_begun(question, self.name, KEY)
+            answer.refusal.CopyFrom(Refusal(code=code, fields=fields))
+            answer.arrays_digest = digest({})
             return Reply(sign_answer(answer, rehearsal_key(self.name)), {})
 
     return Undescribed(name)

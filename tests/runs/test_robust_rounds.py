@@ -23,13 +23,14 @@ from flwr.supercore.inflatable.inflatable_object import get_object_id
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents, validate_object_content
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.runs.scripted_sites import answer_begun
 
 from fedloop_clients.app import SITE_KEY, relay
 from fedloop_clients.endpoint import Question, Reply
 from fedloop_core.arrays import digest
 from fedloop_core.federation.answers import sign_answer
 from fedloop_core.federation.protocol import PROTOCOL
-from fedloop_core.keys import SigningKey, unseal
+from fedloop_core.keys import SigningKey
 from fedloop_core.schema import ClassLabel, NumericFeature
 from fedloop_core.task import Task
 from fedloop_core.task.document import FederatedAveraging, LogisticModel, Preprocessing, Privacy, Rounds
@@ -156,15 +157,7 @@ class Scripted:
     asked: list[int] = field(default_factory=list)
 
     def answer(self, question: Question) -> Reply:
-        instruction, sealed = unseal(question.envelope, KEY.verifying, site=self.name, now_unix=0)
-        answer = Answer(
-            run_id=instruction.run_id,
-            attempt=instruction.attempt,
-            round=instruction.round,
-            site=self.name,
-            instruction_digest=sealed,
-            protocol=PROTOCOL,
-        )
+        instruction, answer = answer_begun(question, self.name, KEY)
         arrays: Arrays = {}
         trains = instruction.HasField("train_locally")
         if trains:
