@@ -258,6 +258,24 @@ def test_no_row_of_a_model_adds_more(
     assert norm(added(network, clipping, rows, [[0, 1, 2, 3]], per_unit=4)) <= 1.0  # a unit's mean gradient
 
 
+@pytest.mark.parametrize("name", MODELS)
+def test_a_row_that_leaves_a_batch_moves_the_sum_of_a_model_by_no_more(
+    name: str, networks: dict[str, tuple[Network, UnitClipping]]
+) -> None:
+    """Weights and rows of 1e-6 to 1e6, most of which are clipped."""
+    network, clipping = networks[name]
+    for seed in range(40):
+        drawn = np.random.default_rng(seed)
+        count = int(drawn.integers(2, 20))
+        load(network, drawn, drawn.integers(-20, 20, 2).tolist())
+        shape = (4,) if MODELS[name][1] is NUMBERS else (1, 6, 6)
+        powers = drawn.integers(-20, 20, count).tolist()
+        rows = PreparedRows((extreme((count, *shape), powers, seed),), torch.from_numpy(drawn.integers(0, 2, count)))
+        sums = added(network, clipping, rows, [list(range(count))])
+        without = added(network, clipping, rows, [list(range(1, count))])
+        assert difference(sums, without) <= rounded(count)
+
+
 def load(network: Network, drawn: np.random.Generator, powers: list[int]) -> None:
     scales = [2.0 ** powers[place % len(powers)] for place in range(len(network.parameters))]
     network.load(
