@@ -20,7 +20,7 @@ from fedloop_clients.daemon import SiteDaemon
 from fedloop_clients.data.site_data import SiteData
 from fedloop_clients.endpoint import Question, Reply
 from fedloop_clients.outbox import Outbox
-from fedloop_clients.policy import Budget, SiteConfig
+from fedloop_clients.policy import Budget, SiteConfig, SitePolicy
 from fedloop_clients.privacy.ledger import Ledger
 from fedloop_core.dataset import Dataset
 from fedloop_core.models import build_model, initial_model
@@ -52,6 +52,7 @@ class OnFrozen(nn.Module):
     def forward(self, x):
         return self.head(self.frozen(x) + self.shift)
 """
+POLICY = SitePolicy(model_modules=("nets_on_frozen_weights",))
 CUSTOM = CustomModel(kind="custom", factory="nets_on_frozen_weights:OnFrozen")
 
 
@@ -99,7 +100,7 @@ def test_the_digest_is_of_what_is_not_trained(weights: Weights) -> None:
 
 def private_site(folder: Path | None = None) -> Site:
     budget = Budget(epsilon=6.0, delta=1e-5)
-    return Site(custom(make_task(2.0)), budget=budget, evaluation_budget=budget, folder=folder)
+    return Site(custom(make_task(2.0)), budget=budget, evaluation_budget=budget, policy=POLICY, folder=folder)
 
 
 def described(site: Site, digest: bytes, **parts: Any) -> Any:
@@ -148,7 +149,7 @@ class Elsewhere:
         rows = Dataset({"numeric": values}, (values[:, 0] > 2).astype(np.int64), tuple(f"u{at}" for at in range(120)))
         free = Budget(epsilon=math.inf)
         self._daemon = SiteDaemon(
-            SiteConfig(site=name, training_budget=free, evaluation_budget=free),
+            SiteConfig(site=name, policy=POLICY, training_budget=free, evaluation_budget=free),
             SiteData(rows.take(range(90)), rows.take(range(90, 120)), secret=b"s" * 32),
             Ledger(":memory:", lambda: 0),
             Outbox(":memory:"),
