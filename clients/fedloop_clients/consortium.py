@@ -20,7 +20,16 @@ from fedloop_core.secure_aggregation.consortium import ConsortiumDocument, Ident
 from fedloop_core.secure_aggregation.identity import Consortium
 from fedloop_core.strict import Strict
 
-__all__ = ["FILE_NAME", "AcceptedConsortium", "ConsortiumState", "Difference", "Owner", "check_own_key", "difference"]
+__all__ = [
+    "FILE_NAME",
+    "AcceptedConsortium",
+    "ConsortiumState",
+    "Difference",
+    "Owner",
+    "check_acceptable",
+    "check_own_key",
+    "difference",
+]
 
 FILE_NAME = "consortium.json"
 
@@ -45,16 +54,20 @@ class Owner:
 
 @dataclass(frozen=True)
 class Difference:
-    """What another consortium changes, by names of sites: who comes, who goes, and whose key is another than was ever accepted."""
+    """What another consortium changes, by names of sites: who comes, who goes, and whose key is another than was ever accepted.
+
+    ``own_key``: the site itself has another key than when it accepted.
+    """
 
     added: tuple[str, ...]
     removed: tuple[str, ...]
     changed: tuple[str, ...]
+    own_key: bool = False
 
     @property
     def is_none(self) -> bool:
         """Whether it is the same consortium."""
-        return not (self.added or self.removed or self.changed)
+        return not (self.added or self.removed or self.changed or self.own_key)
 
 
 def difference(state: ConsortiumState, document: ConsortiumDocument, owner: Owner) -> Difference:
@@ -65,6 +78,7 @@ def difference(state: ConsortiumState, document: ConsortiumDocument, owner: Owne
         added=tuple(sorted(set(document.sites) - set(state.sites) - set(changed))),
         removed=tuple(sorted(set(state.sites) - set(document.sites))),
         changed=tuple(sorted(changed)),
+        own_key=state.sites.get(owner.site, owner.key) != owner.key,
     )
 
 
@@ -89,6 +103,23 @@ def check_own_key(sites: Mapping[str, str], owner: Owner) -> None:
             reason="own-key",
             peer=owner.site,
         )
+
+
+def check_acceptable(document: ConsortiumDocument, owner: Owner, found: Difference, new_keys: Collection[str]) -> None:
+    """What must hold before a person is asked whether the fingerprint is right; ``new_keys`` as in ``AcceptedConsortium.accept``.
+
+    Raises:
+        ConsortiumRefused: it lacks the site or its key, or a known site's key has changed and nobody has said so.
+    """
+    check_own_key(document.sites, owner)
+    for site in found.changed:
+        if site not in new_keys:
+            raise ConsortiumRefused(
+                f"THE KEY OF SITE {site} IS ANOTHER than the one that was accepted before.",
+                hint=f"Ask its people, at a number that you know, whether it has joined anew. If it has: add --new-key {site}.",
+                reason="changed-key",
+                peer=site,
+            )
 
 
 class AcceptedConsortium:
@@ -139,10 +170,9 @@ class AcceptedConsortium:
         found: list[Difference] = []
 
         def replaced(state: ConsortiumState) -> ConsortiumState:
-            check_own_key(document.sites, owner)
             found.append(difference(state, document, owner))
-            _check_changed(found[-1], new_keys)
-            if found[-1].is_none and state.sites == document.sites:
+            check_acceptable(document, owner, found[-1], new_keys)
+            if found[-1].is_none:
                 return state
             known = {**state.former, **state.sites}
             former = {site: key for site, key in known.items() if site not in document.sites}
@@ -160,14 +190,3 @@ class AcceptedConsortium:
         were = tuple(sorted(self._file.read().sites))
         self._file.change(lambda state: ConsortiumState(former={**state.former, **state.sites}))
         return were
-
-
-def _check_changed(found: Difference, new_keys: Collection[str]) -> None:
-    for site in found.changed:
-        if site not in new_keys:
-            raise ConsortiumRefused(
-                f"THE KEY OF SITE {site} IS ANOTHER than the one that was accepted before.",
-                hint=f"Ask its people, at a number that you know, whether it has joined anew. If it has: add --new-key {site}.",
-                reason="changed-key",
-                peer=site,
-            )

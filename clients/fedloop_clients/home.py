@@ -12,7 +12,7 @@ from pydantic import Field, ValidationError
 from fedloop_clients.approvals import FILE_NAME as APPROVALS
 from fedloop_clients.approvals import Approvals
 from fedloop_clients.consortium import FILE_NAME as CONSORTIUM
-from fedloop_clients.consortium import AcceptedConsortium
+from fedloop_clients.consortium import AcceptedConsortium, Owner
 from fedloop_clients.erasure import FILE_NAME as ERASED
 from fedloop_clients.erasure import ErasedPeople
 from fedloop_clients.settings import SiteSettings, load_settings
@@ -139,6 +139,14 @@ class SiteHome:
         if not self.signing_key_file.exists():
             raise NotSetUp(f"{self.signing_key_file} is not there.", hint=_JOIN)
         return SigningKey.load_or_create(self.signing_key_file)
+
+    def identity(self) -> Owner:
+        """The site's name and its public identity key.
+
+        Raises:
+            NotSetUp, SettingsInvalid: as ``membership``, or it has no key.
+        """
+        return Owner(self.membership().site, self.signing_key().verifying.raw.hex())
 
     def coordinator_key(self) -> VerifyingKey:
         """The key that was pinned when the site joined.

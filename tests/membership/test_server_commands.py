@@ -161,3 +161,35 @@ def test_a_site_that_lost_its_ledger_is_taken_back(typed: Typed, tmp_path: Path)
     home.members().advance_ledger_head("north", LedgerHead(3, b"y" * 32))
     assert [entry.subject for entry in home.audit().entries() if entry.action == "override"] == ["north", "north"]
     assert typed("site", "accept-ledger", "nobody", "--yes")[0] == 2
+
+
+def test_the_keys_of_active_sites_are_listed_for_secure_aggregation(typed: Typed, tmp_path: Path) -> None:
+    from fedloop_core.keys import SigningKey
+    from fedloop_core.secure_aggregation.consortium import consortium_fingerprint, read_consortium
+    from fedloop_server.home import CoordinatorHome
+    from fedloop_server.membership import SiteState
+    from fedloop_server.membership.tables import MemberRow
+
+    _told(typed, *INIT)
+    keys = {name: SigningKey.generate().verifying.raw for name in ("north", "south", "west", "east")}
+    members = CoordinatorHome(tmp_path / "c").members()
+    for name, key in keys.items():
+        _told(typed, "site", "add", name)
+        with members.database.writing() as session:
+            row = session.get(MemberRow, name)
+            assert row is not None
+            row.signing_key = key
+            row.state = (SiteState.REVOKED if name == "east" else SiteState.ACTIVE).value
+    file = tmp_path / "consortium.toml"
+    status, out = typed("consortium", "export", "--out", str(file))
+    document = read_consortium(file)
+    assert (status, dict(document.sites)) == (0, {name: keys[name].hex() for name in ("north", "south", "west")})
+    assert consortium_fingerprint(document.consortium()) in out
+    assert typed("consortium", "export")[1] == file.read_text()
+    assert _told(typed, "consortium", "export")["sites"] == dict(document.sites)
+    members.revoke("west", "left")
+    status, out = typed("consortium", "export", "--json")
+    assert (status, json.loads(out)["error"]["message"]) == (
+        2,
+        "2 sites are active; secure aggregation takes 3 to 500.",
+    )

@@ -82,7 +82,7 @@ def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:
     file.write_text(STARTER.replace("0.2", "2.0").replace("0.8", "0.0").replace("format = 1", "format = 3"))
     with pytest.raises(SettingsInvalid, match="has 3 mistakes") as raised:
         load_settings(file)
-    assert [problem.split(":")[1] for problem in raised.value.problems] == ["2", "12", "32"]
+    assert [problem.split(":")[1] for problem in raised.value.problems] == ["2", "12", "34"]
 
 
 def test_a_proxy_password_is_not_repeated_in_an_error() -> None:

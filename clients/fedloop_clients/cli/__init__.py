@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from fedloop_clients.cli import ledger
+from fedloop_clients.cli import consortium, ledger
 from fedloop_clients.cli.assessment import assessment
 from fedloop_clients.cli.backup import backup, restore
 from fedloop_clients.cli.doctor import doctor
@@ -19,6 +19,7 @@ __all__ = ["commands"]
 
 commands = typer.Typer(no_args_is_help=True, suggest_commands=False, add_completion=False)
 commands.add_typer(ledger.commands, name="ledger")
+commands.add_typer(consortium.commands, name="consortium")
 for _command in (
     join,
     up,

@@ -50,6 +50,7 @@ def status(home: Path = HOME, as_json: bool = AS_JSON) -> None:
         "hub": member.hub_address,
         "joined_unix": member.joined_unix,
         "signing_key": site.signing_key().verifying.raw.hex() if site.signing_key_file.exists() else "",
+        "consortium": _consortium(site),
         "certificate_expires_unix": expires,
         "paused": standing.paused or site.settings.policy.paused,
         "leaving": standing.leaving or site.settings.policy.leaving,
@@ -98,6 +99,19 @@ def _ledger(site: SiteHome) -> dict[str, object] | None:
     return {"sequence": head.sequence, "digest": head.digest.hex(), "exhausted": list(exhausted)}
 
 
+def _consortium(site: SiteHome) -> dict[str, object]:
+    """With whom it sums securely, and what people compare by phone."""
+    from fedloop_core.secure_aggregation.consortium import consortium_fingerprint, key_fingerprint
+
+    known = site.consortium().consortium()
+    own = key_fingerprint(site.signing_key().verifying) if site.signing_key_file.exists() else ""
+    return {
+        "key_fingerprint": own,
+        "sites": 0 if known is None else len(known.keys),
+        "fingerprint": "" if known is None else consortium_fingerprint(known),
+    }
+
+
 def _retention(site: SiteHome) -> list[dict[str, object]]:
     """Of the stores that something is deleted from by its age."""
     from fedloop_clients.retention import held_stores
@@ -121,6 +135,11 @@ def _print(told: Told, processes: Sequence[ProcessStatus], daemon: SiteStatus | 
     print(f"coordinator  front {told['front']}, hub {told['hub']}")
     expires = told["certificate_expires_unix"]
     print(f"certificate  until {moment(expires if isinstance(expires, int) else 0)}")
+    known = told["consortium"]
+    if isinstance(known, dict):
+        print(f"key          {known['key_fingerprint'] or 'none'}")
+        if known["sites"]:
+            print(f"consortium   {known['sites']} sites, {known['fingerprint']}")
     ledger = told["ledger"]
     head = f"{ledger['sequence']} entries, head {str(ledger['digest'])[:16]}" if isinstance(ledger, dict) else "empty"
     print(f"ledger       {head}")

@@ -9,6 +9,7 @@ from fedloop_clients.doctor.folder import CertificateCheck, FilesCheck, Membersh
 from fedloop_clients.doctor.machine import DiskCheck, MemoryCheck, PortsCheck, UsersCheck
 from fedloop_clients.doctor.network import WayCheck
 from fedloop_clients.doctor.processors import DevicesCheck
+from fedloop_clients.doctor.summing import ConsortiumCheck
 from fedloop_clients.joining.way import Stage
 
 __all__ = ["CHECKS"]
@@ -28,6 +29,7 @@ CHECKS: tuple[Check, ...] = (
     VersionCheck(),
     DataCheck(),
     LedgerCheck(),
+    ConsortiumCheck(),
     DevicesCheck(),
     DiskCheck(),
     MemoryCheck(),

@@ -8,7 +8,7 @@ import typer
 
 from fedloop_core.commands import AS_JSON, operator, tell_json
 from fedloop_core.errors import UsageError
-from fedloop_server.cli import authority, sites
+from fedloop_server.cli import authority, consortium, sites
 from fedloop_server.cli.backup import backup, restore
 from fedloop_server.cli.budget import budget
 from fedloop_server.cli.options import HOME, open_home
@@ -21,6 +21,7 @@ __all__ = ["commands", "init", "status"]
 commands = typer.Typer(no_args_is_help=True, suggest_commands=False, add_completion=False)
 commands.add_typer(sites.commands, name="site")
 commands.add_typer(authority.commands, name="authority")
+commands.add_typer(consortium.commands, name="consortium")
 commands.command()(up)
 commands.command()(backup)
 commands.command()(restore)
