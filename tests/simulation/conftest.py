@@ -21,6 +21,7 @@ from fedloop_clients.policy import Budget, SiteConfig
 from fedloop_clients.privacy.ledger import Ledger
 from fedloop_core.cli import main
 from fedloop_core.noise import SeededNoise
+from fedloop_core.secure_aggregation.identity import Consortium
 from fedloop_core.task.document import Task
 from fedloop_server.home import CoordinatorHome
 from fedloop_server.runs.events import Event
@@ -169,7 +170,10 @@ def wards(make_wards: Callable[[int], Wards]) -> Wards:
 
 @dataclass
 class Federation:
-    """Real sites and a coordinator's folder, in memory and temporary folders. ``folder`` None: nothing of sites lasts."""
+    """Real sites and a coordinator's folder, in memory and temporary folders. ``folder`` None: nothing of sites lasts.
+
+    ``knows``: sites whose people have accepted another consortium than all sites of the rehearsal.
+    """
 
     task: Task
     rows: Sequence[SiteRows]
@@ -178,6 +182,7 @@ class Federation:
     folder: Path | None = None
     budget: float = float("inf")
     ledgers: dict[str, Ledger] = field(default_factory=dict)
+    knows: dict[str, Consortium | None] = field(default_factory=dict)
 
     def run(
         self,
@@ -200,6 +205,7 @@ class Federation:
     def _site(self, rows: SiteRows) -> SiteDaemon:
         budget = Budget(epsilon=self.budget, delta=self.task.privacy.delta)
         folder = ":memory:" if self.folder is None else self.folder / rows.name
+        everybody = rehearsal_consortium(rows.name for rows in self.rows)
         self.ledgers[rows.name] = Ledger(folder if isinstance(folder, str) else folder / "ledger.db", lambda: 0)
         return SiteDaemon(
             SiteConfig(site=rows.name, training_budget=budget, evaluation_budget=budget),
@@ -210,7 +216,7 @@ class Federation:
             self.home.envelope_key.verifying,
             lambda: 0,
             signing_key=rehearsal_key(rows.name),
-            consortium=lambda: rehearsal_consortium(rows.name for rows in self.rows),
+            consortium=lambda: self.knows.get(rows.name, everybody),
         )
 
 
