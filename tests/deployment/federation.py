@@ -125,12 +125,15 @@ def bundled_site(folder: Path, name: str, part: int) -> SiteSetup:
     return SiteSetup(name, f"[data]\nfile = {json.dumps(str(path))}\n\n{_BUDGET}")
 
 
-def heart_site(name: str, hospital: str) -> SiteSetup:
-    """A site with a hospital's file as it was published."""
+def heart_site(folder: Path, name: str, hospital: str) -> SiteSetup:
+    """A site with a hospital's file as it was published, its own copy of it."""
+    path = folder / f"{name}.data"
+    path.write_bytes((HEART / f"processed.{hospital}.data").read_bytes())
     labels = ", ".join(f'"{text}" = "{label}"' for text, label in _HEART_LABELS.items())
     return SiteSetup(
         name,
-        f'[data]\nfile = "{HEART}/processed.{hospital}.data"\ncolumns = {json.dumps(_HEART_COLUMNS)}\n'
+        f"[data]\nfile = {json.dumps(str(path))}\n"
+        f"columns = {json.dumps(_HEART_COLUMNS)}\n"
         f'missing = ["?"]\nlabels = {{ {labels} }}\n\n{_BUDGET}',
     )
 

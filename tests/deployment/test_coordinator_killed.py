@@ -125,7 +125,7 @@ def test_killed_in_mid_round_the_weights_are_those_of_an_uninterrupted_run(
 def test_the_hospitals_too(rehearsal: Deployment, tmp_path: Path) -> None:
     """The sites' people name another file in site.toml; nothing is restarted."""
     for site, hospital in zip(SITES, HOSPITALS, strict=True):
-        settle(rehearsal, heart_site(site, hospital))
+        settle(rehearsal, heart_site(rehearsal.folder, site, hospital))
     try:
         same_to_the_bit(rehearsal, heart_task(tmp_path, ROUNDS), 11, tmp_path)
     finally:
