@@ -41,6 +41,13 @@ def test_noise_found_always_keeps_the_target(
     assert epsilon([sgd(noise, rate, steps), *others], delta) <= target
 
 
+def test_noise_is_found_where_the_likeliest_order_does_not_converge() -> None:
+    others = (PureCharge(epsilon=2.75), GaussianCharge(noise_multiplier=60 / 11))
+    noise = find_noise_multiplier(11.0, 1e-3, 0.5, 1, others)
+    assert 0.1 < noise < 1.0
+    assert epsilon([sgd(noise, 0.5, 1), *others], 1e-3) <= 11.0
+
+
 def test_a_target_that_other_charges_exceed_is_refused() -> None:
     with pytest.raises(PrivacyParameterInvalid, match="no noise keeps"):
         find_noise_multiplier(1.0, 1e-5, 0.1, 10, (GaussianCharge(noise_multiplier=1.0),))

@@ -46,8 +46,11 @@ def find_noise_multiplier(
         PrivacyParameterInvalid: no noise meets the target, since ``others`` alone exceed it or it is too small.
     """
     extra = _total(others)
-    place = max(range(len(ORDERS)), key=lambda at: (target - conversion(ORDERS[at], delta) - extra[at]) / ORDERS[at])
-    found = _solve(place, target, delta, rate, steps, extra)
+    room = [(target - conversion(order, delta) - extra[at]) / order for at, order in enumerate(ORDERS)]
+    likely = sorted((at for at in range(len(ORDERS)) if room[at] > 0), key=lambda at: -room[at])
+    # At a fractional order the divergence of much noise may not converge: the next order is tried then.
+    tried = (_solve(at, target, delta, rate, steps, extra) for at in likely)
+    found = next((noise for noise in tried if math.isfinite(noise)), math.inf)
     while math.isfinite(found):
         place = _best_order(_charge(found, rate, steps), extra, delta)
         better = _solve(place, target, delta, rate, steps, extra)
