@@ -84,6 +84,8 @@ def allowed(schema: Schema) -> str:
             return ", ".join(f"`{json.dumps(value)}`" for value in values)
         case {"anyOf": list(options)}:
             return " or ".join(allowed(option) for option in options if option != {"type": "null"})
+        case {"prefixItems": [{"type": "string"}, {"type": "string"}]}:
+            return "2 dates, early before late"
         case {"prefixItems": list(items)}:
             return f"{len(items)} numbers, low before high" if len(items) == 2 else f"{len(items)} values"
         case {"type": "array", "items": item}:
@@ -132,16 +134,19 @@ def task_tables(meanings: Meanings) -> Iterator[str]:
 
 def site_tables(meanings: Meanings) -> Iterator[str]:
     """One table for each section of a site's settings."""
-    yield from _document_tables(meanings, SiteSettings, ("policy.hours.windows",))
+    yield from _document_tables(meanings, SiteSettings, ("policy.hours.windows",), ("data.map",))
 
 
-def _document_tables(meanings: Meanings, document: type[BaseModel], lists: tuple[str, ...]) -> Iterator[str]:
-    """One table for each section of a document; ``lists`` are written as lists of tables."""
+def _document_tables(
+    meanings: Meanings, document: type[BaseModel], lists: tuple[str, ...], named: tuple[str, ...] = ()
+) -> Iterator[str]:
+    """One table for each section of a document; ``lists`` are written as lists of tables, ``named`` once for each name."""
     for section in sections(document):
         schema = section.model.model_json_schema()["properties"]
         kind = kind_of(section.model)
         listed = section.path in lists
-        title = f"`{'[' * (1 + listed)}{section.path}{']' * (1 + listed)}`" if section.path else "The top of the file"
+        path = f"{section.path}.NAME" if section.path in named else section.path
+        title = f"`{'[' * (1 + listed)}{path}{']' * (1 + listed)}`" if path else "The top of the file"
         introduction = meanings.of(section.model, "")
         if introduction:
             yield f"### {title}{f' with `{kind}`' if kind else ''}"

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
+from fedloop_clients.data.settings import DataSettings
 from fedloop_clients.policy import Budget, SiteConfig, SitePolicy
 from fedloop_core.federation.names import SiteName
 from fedloop_core.processes.logs import LOG_DAYS
@@ -18,19 +18,14 @@ from fedloop_core.settings_file import parse_settings, read_settings
 from fedloop_core.strict import Strict
 
 __all__ = [
-    "DEFAULT_MISSING",
     "BudgetSettings",
     "ComputeSettings",
-    "DataSettings",
     "RetentionSettings",
     "SiteSettings",
     "load_settings",
     "parse_site_settings",
     "starter_text",
 ]
-
-DEFAULT_MISSING = ("", "?", "na", "n/a", "nan", "null", "none")
-"""Cells that mean a missing value unless the site says otherwise."""
 
 _MOST_DAYS = 3650
 _DEVICE = re.compile(r"cuda:\d{1,3}")
@@ -54,25 +49,6 @@ def _http_proxy(text: str) -> str:
     if not sound:
         raise ValueError('must be "" or written as http://host:port or http://user:password@host:port')
     return text.rstrip("/")
-
-
-class DataSettings(Strict):
-    """Where the rows lie and how their file writes them.
-
-    ``file``: a CSV file; a relative path begins at site.toml's folder. ``columns``: names of its columns when it has no
-    header. ``missing``: cells that mean a missing value, capitals or not. ``labels``: the task's class for a text in the
-    label's column. ``evaluation_share``: share of the units that are never trained on. ``person_column``: names the person in each
-    row, by which people are left out who were erased; a task with a ``unit_column`` needs none. ``second_ledger``: people know that
-    another ledger is charged for these rows too.
-    """
-
-    file: Annotated[str, Field(min_length=1)]
-    columns: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
-    missing: tuple[str, ...] = DEFAULT_MISSING
-    labels: Mapping[str, str] = Field(default_factory=dict)
-    evaluation_share: Annotated[float, Field(gt=0, lt=1)] = 0.2
-    person_column: Annotated[str, Field(min_length=1)] | None = None
-    second_ledger: bool = False
 
 
 class BudgetSettings(Strict):
@@ -156,10 +132,13 @@ proxy = PROXY      # "http://host:port" when the way out leads through a proxy; 
 health_port = 0    # a port on 127.0.0.1 that answers GET /healthz; 0: none
 
 [data]
-file = "data.csv"  # CSV in UTF-8 with a header; a relative path begins at this file's folder
-# columns = ["age", "sex", "outcome"]                   # names of the columns, when the file has no header
-# missing = ["", "?", "na", "n/a", "nan", "null", "none"] # cells that mean a missing value
-# labels = { "0" = "healthy", "1" = "diseased" }         # the task's class for each text in the label's column
+file = "data.csv"  # CSV, .parquet, .arrow or .npz; a relative path begins at this file's folder
+# columns = ["age", "sex", "outcome"]            # names of the columns, when the file has no header
+# missing = ["", "?", "NA"]                      # cells that mean a missing value; only an empty cell unless said
+# decimal = ","                                  # the mark in numbers
+# csv = { delimiter = ";", encoding = "cp1252" } # told from the file where it is not said
+# map.weight = { column = "Gewicht", unit = "lb" }              # another name, another unit than the task's
+# map.outcome = { recode = { "0" = "healthy", "1" = "diseased" } } # the task's word for each of the site's
 evaluation_share = 0.2 # of the patients or customers (or rows): evaluated on, never trained on
 
 # What may be told about these rows, for their whole life and by all runs together. Rows that have a budget keep it.

@@ -45,8 +45,13 @@ class Dataset:
 
     def concatenate(self, other: Dataset) -> Dataset:
         """These rows, then the other's."""
+        return Dataset.join([self, other])
+
+    @staticmethod
+    def join(parts: Sequence[Dataset]) -> Dataset:
+        """The rows of all parts, at least one, in order."""
         return Dataset(
-            {name: np.concatenate([array, other.inputs[name]]) for name, array in self.inputs.items()},
-            np.concatenate([self.labels, other.labels]),
-            self.units + other.units,
+            {name: np.concatenate([part.inputs[name] for part in parts]) for name in parts[0].inputs},
+            np.concatenate([part.labels for part in parts]),
+            tuple(unit for part in parts for unit in part.units),
         )

@@ -25,6 +25,7 @@ from fedloop_core.schema import (
     NumericFeature,
     RegressionLabel,
     SignalFeature,
+    days_since_1970,
 )
 
 __all__ = ["CATEGORICAL", "NUMERIC", "Cell", "InputEncoder", "InputSpec", "Inputs", "Row"]
@@ -51,6 +52,7 @@ class InputEncoder:
 
     def __init__(self, schema: FeatureSchema) -> None:
         self.schema = schema
+        self._dates = schema.dates
         self._codes = {
             feature.name: {value: code for code, value in enumerate(feature.values)} for feature in schema.categorical
         }
@@ -135,7 +137,10 @@ class InputEncoder:
             if feature.missing == "mean":
                 return math.nan
             raise _invalid(feature.name, at, "is missing, and this feature may not be")
-        value = _float(cell)
+        date = self._dates.get(feature.name)
+        value = _float(cell) if date is None else _days(cell, date.format)
+        if date is not None and not math.isfinite(value):
+            raise _invalid(feature.name, at, f"is no date as {date.format} writes it: {cell!r}")
         if not math.isfinite(value):
             comma = " (write a decimal point)" if isinstance(cell, str) and cell.count(",") == 1 else ""
             raise _invalid(feature.name, at, f"is not a finite number: {cell!r}{comma}")
@@ -201,6 +206,16 @@ def _float(cell: Cell) -> float:
         return math.nan
     try:
         return float(cell)
+    except ValueError:
+        return math.nan
+
+
+def _days(cell: Cell, date_format: str) -> float:
+    """Days of a date that is text; a number is days already."""
+    if not isinstance(cell, str):
+        return _float(cell)
+    try:
+        return days_since_1970(cell, date_format)
     except ValueError:
         return math.nan
 

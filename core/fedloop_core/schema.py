@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from datetime import UTC, date, datetime
 from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
@@ -17,6 +18,8 @@ from fedloop_core.strict import Misfit, Place, Strict
 __all__ = [
     "CategoricalFeature",
     "ClassLabel",
+    "DateFeature",
+    "DateFormat",
     "Feature",
     "FeatureSchema",
     "ImageFeature",
@@ -25,6 +28,7 @@ __all__ = [
     "RegressionLabel",
     "SignalFeature",
     "SurvivalLabel",
+    "days_since_1970",
     "label_columns",
     "misplaced_names",
 ]
@@ -59,6 +63,64 @@ class NumericFeature(Strict):
     unit: str = ""
     range: Range
     missing: Literal["refuse", "mean"] = "refuse"
+
+
+def days_since_1970(text: str, date_format: str) -> float:
+    """Days from the start of 1970 to a date, or to a date and time, as one format writes it.
+
+    Raises:
+        ValueError: the text is no date in that format, or there is no such day.
+    """
+    if not text.isascii():
+        raise ValueError(f"{text!r} is no date")
+    told = datetime.strptime(text, date_format)  # noqa: DTZ007  most formats say no zone: then it is UTC
+    zoned = told if told.tzinfo is not None else told.replace(tzinfo=UTC)
+    return (zoned - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds() / 86400
+
+
+def _sound_format(text: str) -> str:
+    day = datetime(2004, 11, 29, 13, 5, 7, tzinfo=UTC)
+    try:
+        known = math.floor(days_since_1970(day.strftime(text), text)) == math.floor(day.timestamp() / 86400)
+    except ValueError:
+        known = False
+    if not known:
+        raise ValueError('must say year, month and day, such as "%Y-%m-%d"')
+    return text
+
+
+DateFormat = Annotated[str, Field(max_length=100), AfterValidator(_sound_format)]
+
+
+class DateFeature(Strict):
+    """A date in the federation's one format; the model gets days since 1970-01-01, clamped to the public range.
+
+    ``range`` is written as 2004-11-29, whatever the format.
+    """
+
+    kind: Literal["date"]
+    name: Name
+    format: DateFormat = "%Y-%m-%d"
+    range: tuple[str, str]
+    missing: Literal["refuse", "mean"] = "refuse"
+
+    @model_validator(mode="after")
+    def _range_is_sound(self) -> Self:
+        try:
+            first, last = (date.fromisoformat(bound) for bound in self.range)
+        except ValueError:
+            raise Misfit((("range",), "must be two dates such as 2004-11-29")) from None
+        if first >= last:
+            raise Misfit((("range",), f"must be two dates, early before late, not {self.range[0]} and {self.range[1]}"))
+        return self
+
+    @property
+    def as_number(self) -> NumericFeature:
+        """The number that stands for it."""
+        low, high = (days_since_1970(bound, "%Y-%m-%d") for bound in self.range)
+        return NumericFeature(
+            kind="numeric", name=self.name, unit="days since 1970-01-01", range=(low, high), missing=self.missing
+        )
 
 
 class CategoricalFeature(Strict):
@@ -110,7 +172,7 @@ class SignalFeature(Strict):
 
 
 Feature = Annotated[
-    NumericFeature | CategoricalFeature | ImageFeature | SignalFeature,
+    NumericFeature | DateFeature | CategoricalFeature | ImageFeature | SignalFeature,
     Field(discriminator="kind"),
 ]
 
@@ -183,8 +245,15 @@ class FeatureSchema(Strict):
 
     @property
     def numeric(self) -> tuple[NumericFeature, ...]:
-        """The numeric features, in order: the columns of the input ``numeric``."""
-        return tuple(f for f in self.features if f.kind == "numeric")
+        """The numbers, in order: the columns of the input ``numeric``; a date is the number that stands for it."""
+        return tuple(
+            f.as_number if f.kind == "date" else f for f in self.features if f.kind == "numeric" or f.kind == "date"
+        )
+
+    @property
+    def dates(self) -> dict[str, DateFeature]:
+        """The dates by name."""
+        return {f.name: f for f in self.features if f.kind == "date"}
 
     @property
     def categorical(self) -> tuple[CategoricalFeature, ...]:

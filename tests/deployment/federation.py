@@ -134,7 +134,7 @@ def heart_site(folder: Path, name: str, hospital: str) -> SiteSetup:
         name,
         f"[data]\nfile = {json.dumps(str(path))}\n"
         f"columns = {json.dumps(_HEART_COLUMNS)}\n"
-        f'missing = ["?"]\nlabels = {{ {labels} }}\n\n{_BUDGET}',
+        f'missing = ["?"]\nmap.num = {{ recode = {{ {labels} }} }}\n\n{_BUDGET}',
     )
 
 

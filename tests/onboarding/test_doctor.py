@@ -362,7 +362,8 @@ def test_a_hospitals_file_for_its_task(joined_home: SiteHome) -> None:
         "num",
     ]
     lines = [f'file = "{HEART}/processed.switzerland.data"', f"columns = {columns}".replace("'", '"')]
-    lines.append('labels = { 0 = "healthy", 1 = "diseased", 2 = "diseased", 3 = "diseased", 4 = "diseased" }')
+    grades = ", ".join(f'{grade} = "diseased"' for grade in range(1, 5))
+    lines += ['missing = ["?"]', f'map.num = {{ recode = {{ 0 = "healthy", {grades} }} }}']
     text = starter_text("north", "").replace('file = "data.csv"', "\n".join(lines) + " ")
     joined_home.settings_file.write_text(text)
     finding = only(scene_of(joined_home, task=load_preset("heart")), "data")

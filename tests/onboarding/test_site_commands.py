@@ -239,7 +239,7 @@ def test_the_policy_is_shown(joined_home: SiteHome) -> None:
     assert run_json("show-policy", home=joined_home)["policy"]["tasks"] == ["heart"]
     joined_home.settings_file.write_text(text.replace("paused = false", "paused = 1"))
     error = run_json("show-policy", home=joined_home, expect=3)["error"]
-    assert "site.toml:27:1: policy.paused must be true or false, not 1." in error["problems"][0]
+    assert "site.toml:33:1: policy.paused must be true or false, not 1." in error["problems"][0]
 
 
 def test_the_policy_shows_the_budget_that_holds(joined_home: SiteHome) -> None:

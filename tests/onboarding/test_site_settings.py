@@ -18,14 +18,14 @@ STARTER = starter_text("north", "")
 def test_the_file_to_begin_with_is_right() -> None:
     settings = parse_site_settings(starter_text("north", 'http://user:p"w@proxy:3128'))
     assert (settings.site, settings.proxy) == ("north", 'http://user:p"w@proxy:3128')
-    assert settings.data.missing[:2] == ("", "?")
+    assert settings.data.missing == ("",)
     assert settings.config().training_budget.epsilon == 10.0
 
 
 def test_what_the_file_to_begin_with_shows_in_comments_is_right_too() -> None:
-    shown = re.sub(r"(?m)^# (?=[a-z_]+ = )", "", STARTER)
+    shown = re.sub(r"(?m)^# (?=[a-z_.]+ = )", "", STARTER)
     settings = parse_site_settings(shown)
-    assert settings.data.labels == {"0": "healthy", "1": "diseased"}
+    assert settings.data.map["outcome"].recode == {"0": "healthy", "1": "diseased"}
     assert settings.data.columns == ("age", "sex", "outcome")
     assert settings.policy.tasks == ("heart",)
     assert settings.policy.approval == "each-run"
@@ -54,9 +54,9 @@ BAD = (
     Bad("a proxy's port", 'proxy = ""', 'proxy = "http://p:99999"', ":4:1: proxy must be"),
     Bad("a port", "health_port = 0", "health_port = 70000", ":5:1: health_port must be at most 65535, not 70000."),
     Bad("no data file", 'file = "data.csv"', 'file = ""', ":8:1: data.file must have at least 1"),
-    Bad("share", "share = 0.2", "share = 1.0", ":12:1: data.evaluation_share must be below 1, not 1."),
+    Bad("share", "share = 0.2", "share = 1.0", ":15:1: data.evaluation_share must be below 1, not 1."),
     Bad("unknown key", "[data]", "[data]\nfil = 1", ":8:1: data.fil is not a known key; did you mean 'file'?"),
-    Bad("no epsilon", "epsilon = 10.0, ", "", ":16:1: budget.training.epsilon is missing."),
+    Bad("no epsilon", "epsilon = 10.0, ", "", ":19:1: budget.training.epsilon is missing."),
     Bad("budget 0", "epsilon = 10.0", "epsilon = 0.0", "budget.training.epsilon must be above 0, not 0."),
     Bad("a device", '"auto"   #', '"gpu"   #', 'compute.devices must be "auto", "cpu" or an array such as'),
     Bad("a device as number", '"auto"   #', "[0]   #", 'compute.devices must be "auto", "cpu" or an array such as'),
@@ -82,7 +82,7 @@ def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:
     file.write_text(STARTER.replace("0.2", "2.0").replace("0.8", "0.0").replace("format = 1", "format = 3"))
     with pytest.raises(SettingsInvalid, match="has 3 mistakes") as raised:
         load_settings(file)
-    assert [problem.split(":")[1] for problem in raised.value.problems] == ["2", "12", "34"]
+    assert [problem.split(":")[1] for problem in raised.value.problems] == ["2", "15", "37"]
 
 
 def test_a_proxy_password_is_not_repeated_in_an_error() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,9 +13,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedloop_clients.data.mapping import ColumnMapping
+from fedloop_clients.data.opening import open_source, read_source
+from fedloop_clients.data.sentences import skipped_words
+from fedloop_clients.data.settings import DataSettings
 from fedloop_clients.data.site_data import SiteData
-from fedloop_clients.data.source import evaluation_rows, load_site_data, read_site_table
-from fedloop_clients.data.table import read_table
+from fedloop_clients.data.source import evaluation_rows, load_site_data, read_site_rows
 from fedloop_clients.home import SiteHome
 from fedloop_core.dataset import Dataset
 from fedloop_core.errors import ColumnMissing, FileMissing, SettingsInvalid
@@ -31,7 +36,8 @@ site = "SITE"
 [data]
 file = "FILE"
 columns = ["age", "sex", "cp", "trestbps", "chol", "fbs", "restecg", "thalach", "exang", "oldpeak", "slope", "ca", "thal", "num"]
-labels = { 0 = "healthy", 1 = "diseased", 2 = "diseased", 3 = "diseased", 4 = "diseased" }
+missing = ["?"]
+map.num = { recode = { 0 = "healthy", 1 = "diseased", 2 = "diseased", 3 = "diseased", 4 = "diseased" } }
 [budget]
 training = { epsilon = 10.0 }
 evaluation = { epsilon = 10.0 }
@@ -91,8 +97,8 @@ HOSPITALS = (
 @pytest.mark.parametrize("hospital", HOSPITALS, ids=lambda hospital: hospital.name)
 def test_a_hospitals_file_loads_as_it_is(hospital: Hospital, tmp_path: Path) -> None:
     home = home_with(tmp_path, hospital.name, HEART / f"processed.{hospital.name}.data")
-    table = read_site_table(home, TASK)
-    assert (len(table.rows), len(table.skipped)) == (hospital.fit, hospital.skipped)
+    table = read_site_rows(home, TASK)
+    assert (len(table.rows), table.skipped) == (hospital.fit, hospital.skipped)
     assert int(np.sum(table.rows.labels == 0)) == hospital.healthy
     data = load_site_data(home, TASK)
     training, evaluation = data.training(), data.evaluation()
@@ -107,7 +113,7 @@ def test_its_rows_are_those_that_a_simulation_reads(tmp_path: Path) -> None:
     for site in world.sites:
         home = home_with(tmp_path, site.name, HEART / f"processed.{site.name}.data")
         secret = SiteData(site.train.concatenate(site.evaluation), site.train.take([]), secret=SECRET)
-        assert SiteData(read_site_table(home, TASK).rows, site.train.take([]), secret=SECRET).fingerprint() == (
+        assert SiteData(read_site_rows(home, TASK).rows, site.train.take([]), secret=SECRET).fingerprint() == (
             secret.fingerprint()
         )
 
@@ -116,12 +122,16 @@ def test_a_site_writes_values_labels_and_gaps_its_own_way(tmp_path: Path) -> Non
     file = tmp_path / "a.csv"
     lines = ["1.0,0,1.0", "NULL,1.0,0", "5,none,1.", "-,4.0,0.0", "6,-,1", "7,4,1", "8,1,2"]
     file.write_text("\n".join(lines))
-    table = read_table(
-        file, SMALL, columns=("age", "sex", "outcome"), missing=("-", "null", "none"), labels={"0": "no", "1": "yes"}
+    settings = DataSettings(
+        file="a.csv",
+        columns=("age", "sex", "outcome"),
+        missing=("-", "null", "none"),
+        map={"outcome": ColumnMapping(recode={"0": "no", "1": "yes"})},
     )
-    assert table.skipped == (
-        "a.csv:6: column 'sex' has the value '4', which is not in its vocabulary.",
-        "a.csv:7: label '2' is not one of no, yes.",
+    table = read_source(open_source(file, settings), SMALL, settings.mappings("site.toml"))
+    assert skipped_words(table, SMALL.feature_schema) == (
+        "a.csv:6: column 'sex' is '4', which is not one of 0, 1, none, 4.0.",
+        "a.csv:7: label 'outcome' is '2', which is not one of no, yes.",
     )
     assert table.rows.labels.tolist() == [1, 0, 1, 0, 1]
     assert table.rows.inputs["categorical"][:, 0].tolist() == [0, 1, 2, 3, 4]
@@ -132,13 +142,19 @@ def test_what_is_wrong_with_the_source_is_one_sentence(tmp_path: Path) -> None:
     home = home_with(tmp_path, "north", "rows.csv")
     with pytest.raises(FileMissing, match=r"north/rows.csv: No such file"):
         load_site_data(home, TASK)
-    (home.folder / "rows.csv").write_text("1,2\n")
+    columns = json.dumps([f"c{at}" for at in range(11)] + ["age", "sex", "outcome"])
+    home.settings_file.write_text(
+        re.sub("columns = .*", f"columns = {columns}", TOML)
+        .replace("map.num", "map.outcome")
+        .replace("SITE", "north")
+        .replace("FILE", "rows.csv")
+    )
     with pytest.raises(
         SettingsInvalid, match="names the class 'diseased', which task 'small' has not: its classes are"
     ):
         load_site_data(home, SMALL)
     few = home_with(tmp_path, "south", "rows.csv", TOML.replace('"sex", ', ""))
-    (few.folder / "rows.csv").write_text("1,2\n")
+    (few.folder / "rows.csv").write_text(",".join("1" * 13) + "\n")
     with pytest.raises(ColumnMissing, match="has no column 'sex'"):
         load_site_data(few, TASK)
 

@@ -108,9 +108,9 @@ WRONG = (
     Wrong("private, scaled per site", nothing, ("--epsilon", "8"), 5, "FL-PRIV-001", "scaling per site reads every"),
     Wrong("data folder missing", data_gone, (), 4, "FL-DATA-001", "data is not there"),
     Wrong("no table", no_tables, (), 4, "FL-DATA-001", "holds no CSV file"),
-    Wrong("a table without a header", empty_table, (), 4, "FL-DATA-001", "north.csv is empty"),
+    Wrong("a table without a header", empty_table, (), 4, "FL-DATA-007", "north.csv is empty"),
     Wrong("a column missing", column_gone, (), 4, "FL-DATA-002", "north.csv has no column 'b'"),
-    Wrong("a table that is no text", binary_table, (), 4, "FL-DATA-001", "north.csv:2: is not UTF-8"),
+    Wrong("a table that is no text", binary_table, (), 4, "FL-DATA-007", "north.csv:2: is not UTF-8"),
     Wrong("more sites than tables", nothing, ("--sites", "5"), 2, "FL-USE-001", "has the data of 3 sites, and 5"),
     Wrong("no sites", nothing, ("--sites", "0"), 2, "FL-USE-001", "there must be at least 1 site, not 0"),
     Wrong("no rounds", nothing, ("--rounds", "0"), 2, "FL-USE-001", "rounds.count must be at least 1, not 0"),
@@ -209,11 +209,17 @@ class Poor:
 
 
 POOR = (
-    Poor("one row of a wrong class", wrong_classes(1), 1, "north.csv:3: label 'maybe' is not one of no, yes.", ""),
+    Poor(
+        "one row of a wrong class",
+        wrong_classes(1),
+        1,
+        "north.csv:3: label 'outcome' is 'maybe', which is not one of no, yes.",
+        "",
+    ),
     Poor("rows of a wrong class", wrong_classes(20), 20, "20 rows skipped; the first: north.csv:3", "maximum-skipped"),
     Poor("no rows", no_rows, 0, "", "minimum-rows, all-classes"),
     Poor("one class only", one_class, 0, "", "all-classes"),
-    Poor("two rows of no numbers", not_numbers(2), 2, "north.csv:62: column 'a' is missing", ""),
+    Poor("two rows of no numbers", not_numbers(2), 2, "north.csv:62: column 'a' is not a finite number: 'nan'", ""),
     Poor("rows of no numbers", not_numbers(10), 10, "10 rows skipped; the first: north.csv:62", "maximum-skipped"),
 )
 

@@ -53,7 +53,7 @@ def test_the_share_divides_the_test_rows_and_leaves_training_alone() -> None:
 @needs_files
 def test_values_are_those_of_the_files() -> None:
     cleveland = load_world(TASK, data=HEART, evaluation_share=1.0).sites[0]
-    at = cleveland.train.units.index("patient-4")
+    at = cleveland.train.units.index("row-4")
     assert cleveland.train.inputs["numeric"][at].tolist() == pytest.approx([37.0, 130.0, 250.0, 187.0, 3.5])
     assert cleveland.train.inputs["categorical"][at].tolist() == [1, 2, 0, 0, 0]
     assert cleveland.train.labels[at] == 0
@@ -61,12 +61,12 @@ def test_values_are_those_of_the_files() -> None:
 
 def test_bad_lines_are_skipped_and_told(tmp_path: Path) -> None:
     bad = {
-        "?" + ROW[4:]: "column 'age' is missing, and this feature may not be.",
+        "?" + ROW[4:]: "column 'age' is missing, and may not be.",
         "old" + ROW[4:]: "column 'age' is not a number: 'old'.",
-        ROW + ",1": "has 15 cells; 14 are needed.",
-        ROW.replace("63.0,1.0,1.0", "63.0,1.0,7.0"): "column 'cp' has the value '7', which is not in its vocabulary.",
-        ROW[:-1] + "?": "column 'num' is missing.",
-        ROW[:-1] + "nan": "column 'num' is not a finite number: 'nan'.",
+        ROW + ",1": "has 15 cells; there are 14 columns.",
+        ROW.replace("63.0,1.0,1.0", "63.0,1.0,7.0"): "column 'cp' is '7.0', which is not one of 1, 2, 3, 4.",
+        ROW[:-1] + "?": "label 'num' is missing, and may not be.",
+        ROW[:-1] + "nan": "label 'num' is 'nan', which is not one of healthy, diseased.",
     }
     good = [ROW] * 10 + [ROW[:-1] + "3"] * 10
     for hospital in HOSPITALS:

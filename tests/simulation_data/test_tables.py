@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedloop_clients.data.table import read_table
-from fedloop_core.errors import ColumnMissing, ColumnValueInvalid, FedloopError, FileMissing, TooFewRows, UsageError
+from fedloop_clients.data.opening import read_file
+from fedloop_clients.data.sentences import skipped_words
+from fedloop_core.errors import ColumnMissing, FedloopError, FileMissing, SourceInvalid, TooFewRows, UsageError
 from fedloop_core.task import Task
 from fedloop_core.task.reader import parse_task
 from fedloop_simulations.data import Shares, load_world
@@ -66,7 +67,7 @@ def test_one_file_over_sites_shares_out_the_skipped_rows_too(tmp_path: Path) -> 
     file = write(tmp_path / "all.csv", HEADER, *GOOD, "x,70,f,no", "50,70,?,no", "50,70,f,maybe")
     world = load_world(TASK, data=file, sites=2, seed=3)
     assert [site.skipped for site in world.sites] == [2, 1]
-    assert world.sites[1].problems == ("all.csv:43: column 'sex' has the value '?', which is not in its vocabulary.",)
+    assert world.sites[1].problems == ("all.csv:43: column 'sex' is '?', which is not one of f, m.",)
     held = [len(s.train) + len(s.evaluation) + len(t.rows) for s, t in zip(world.sites, world.stream, strict=True)]
     assert held == [20, 20]
     assert len(load_world(TASK, data=file).sites) == 3
@@ -82,24 +83,28 @@ class BadRow:
 
 
 BAD_ROWS = (
-    BadRow("empty number", ",70,f,no", "column 'age' is missing, and this feature may not be."),
-    BadRow("NaN", "nan,70,f,no", "column 'age' is missing, and this feature may not be."),
+    BadRow("empty number", ",70,f,no", "column 'age' is missing, and may not be."),
+    BadRow("NaN", "nan,70,f,no", "column 'age' is not a finite number: 'nan'."),
     BadRow("infinite", "inf,70,f,no", "column 'age' is not a finite number: 'inf'."),
-    BadRow("text", "old,70,f,no", "column 'age' is not a finite number: 'old'."),
-    BadRow("decimal comma", '"3,5",70,f,no', "column 'age' is not a finite number: '3,5' (write a decimal point)."),
-    BadRow("unknown category", "50,70,x,no", "column 'sex' has the value 'x', which is not in its vocabulary."),
-    BadRow("empty category", "50,70,,no", "column 'sex' is missing, and this feature may not be."),
-    BadRow("unknown label", "50,70,f,perhaps", "label 'perhaps' is not one of no, yes."),
-    BadRow("empty label", "50,70,f,", "label '' is not one of no, yes."),
-    BadRow("too few cells", "50,70,f", "has 3 cells; the header has 4."),
-    BadRow("too many cells", "50,70,f,no,1", "has 5 cells; the header has 4."),
+    BadRow("text", "old,70,f,no", "column 'age' is not a number: 'old'."),
+    BadRow(
+        "decimal comma",
+        '"3,5",70,f,no',
+        "column 'age' is not a number: '3,5' (for decimal commas: data.decimal = \",\" in site.toml).",
+    ),
+    BadRow("unknown category", "50,70,x,no", "column 'sex' is 'x', which is not one of f, m."),
+    BadRow("empty category", "50,70,,no", "column 'sex' is missing, and may not be."),
+    BadRow("unknown label", "50,70,f,perhaps", "label 'outcome' is 'perhaps', which is not one of no, yes."),
+    BadRow("empty label", "50,70,f,", "label 'outcome' is missing, and may not be."),
+    BadRow("too few cells", "50,70,f", "has 3 cells; there are 4 columns."),
+    BadRow("too many cells", "50,70,f,no,1", "has 5 cells; there are 4 columns."),
 )
 
 
 @pytest.mark.parametrize("bad", BAD_ROWS, ids=lambda bad: bad.name)
 def test_a_bad_row_is_skipped_and_told(bad: BadRow, tmp_path: Path) -> None:
-    table = read_table(write(tmp_path / "site.csv", HEADER, GOOD[0], bad.row, "", GOOD[1]), TASK)
-    assert table.skipped == (f"site.csv:3: {bad.why}",)
+    table = read_file(write(tmp_path / "site.csv", HEADER, GOOD[0], bad.row, "", GOOD[1]), TASK)
+    assert skipped_words(table, TASK.feature_schema) == (f"site.csv:3: {bad.why}",)
     assert table.rows.units == ("row-2", "row-5")
 
 
@@ -129,14 +134,19 @@ class BadFile:
 
 
 BAD_FILES = (
-    BadFile("empty", b"", FileMissing, "is empty"),
+    BadFile("empty", b"", SourceInvalid, "is empty"),
     BadFile(
         "missing columns", b"age,sex\n1,f\n", ColumnMissing, "has no column 'weight', 'outcome'. It has: age, sex."
     ),
-    BadFile("semicolons", b"age;weight;sex;outcome\n", ColumnMissing, "Separate the columns by commas."),
-    BadFile("column twice", b"age,weight,sex,outcome,age\n", ColumnValueInvalid, "has two columns 'age'"),
-    BadFile("latin-1", "age\n1\nä".encode("latin-1"), FileMissing, "a.csv:3: is not UTF-8 text"),
-    BadFile("open quote", HEADER.encode() + b'\n50,"70,f,no\n', FileMissing, "is not CSV"),
+    BadFile("colons", b"age:weight:sex:outcome\n", ColumnMissing, "It has: age:weight:sex:outcome"),
+    BadFile("column twice", b"age,weight,sex,outcome,age\n", SourceInvalid, "has two columns 'age'"),
+    BadFile("latin-1", "age\n1\nä".encode("latin-1"), SourceInvalid, "a.csv:3: is not UTF-8 text"),
+    BadFile(
+        "open quote",
+        HEADER.encode() + b'\n50,"70,f,no\n',
+        SourceInvalid,
+        "a.csv:2: a quotation mark opens a cell that nothing closes",
+    ),
     BadFile("no row that fits", HEADER.encode() + b"\nx,1,f,no\n", TooFewRows, "1 were skipped. The first: a.csv:2:"),
     BadFile("more sites than rows", f"{HEADER}\n{GOOD[0]}\n".encode(), UsageError, "3 sites cannot share 1 rows"),
 )
@@ -157,7 +167,7 @@ def test_missing_files_and_folders_are_named(tmp_path: Path) -> None:
         with pytest.raises(FileMissing, match=words):
             load_world(TASK, data=wanted)
     with pytest.raises(FileMissing, match="Is a directory"):
-        read_table(tmp_path, TASK)
+        read_file(tmp_path, TASK)
     write(tmp_path / "a.csv", HEADER, *GOOD)
     write(tmp_path / "a.CSV", HEADER, *GOOD)
     with pytest.raises(UsageError, match=r"two files in .* have one name"):
@@ -166,9 +176,9 @@ def test_missing_files_and_folders_are_named(tmp_path: Path) -> None:
 
 def test_marks_quotes_and_spaces_of_spreadsheets_are_read(tmp_path: Path) -> None:
     file = tmp_path / "a.csv"
-    file.write_bytes(b'\xef\xbb\xbf age , weight,"sex",outcome\r\n 50 ,?, f , no \r\n')
-    table = read_table(file, TASK)
-    assert table.skipped == ()
+    file.write_bytes(b'\xef\xbb\xbf age , weight,"sex",outcome\r\n 50 ,, f , no \r\n')
+    table = read_file(file, TASK)
+    assert table.skipped == 0
     assert table.rows.inputs["numeric"].tolist()[0][0] == 50.0
 
 
@@ -193,17 +203,19 @@ def _with_label(label: str) -> Task:
 
 def test_numbers_and_survival_as_labels(tmp_path: Path) -> None:
     number = _with_label('[label]\nkind = "regression"\nname = "stay"\nrange = [0, 99]\n')
-    table = read_table(write(tmp_path / "a.csv", "age,weight,sex,stay", "1,2,f,3.5", "1,2,f,long"), number)
+    table = read_file(write(tmp_path / "a.csv", "age,weight,sex,stay", "1,2,f,3.5", "1,2,f,long"), number)
     assert table.rows.labels.tolist() == [3.5]
-    assert table.skipped == ("a.csv:3: the target 'stay' is not a finite number.",)
+    assert skipped_words(table, number.feature_schema) == ("a.csv:3: label 'stay' is not a number: 'long'.",)
     survival = _with_label('[label]\nkind = "survival"\ntime = "days"\nevent = "died"\ntime_range = [0, 99]\n')
     lines = ["1,2,f,30,1", "1,2,f,31,0", "1,2,f,-1,0", "1,2,f,5,2", "1,2,f,,1"]
-    table = read_table(write(tmp_path / "b.csv", "age,weight,sex,days,died", *lines), survival)
+    table = read_file(write(tmp_path / "b.csv", "age,weight,sex,days,died", *lines), survival)
     assert table.rows.labels.tolist() == [[30.0, 1.0], [31.0, 0.0]]
-    assert [why.partition(": ")[2] for why in table.skipped] == [
-        "columns 'days' and 'died' are not a time and 0 or 1."
-    ] * 3
-    assert read_table(write(tmp_path / "c.csv", "age,weight,sex,days,died"), survival).rows.labels.shape == (0, 2)
+    assert [why.partition(": ")[2] for why in skipped_words(table, survival.feature_schema)] == [
+        "label 'days' is '-1', which is no time from 0 on.",
+        "label 'died' is '2', which is not one of 0, 1.",
+        "label 'days' is missing, and may not be.",
+    ]
+    assert read_file(write(tmp_path / "c.csv", "age,weight,sex,days,died"), survival).rows.labels.shape == (0, 2)
 
 
 def test_images_are_numbers_in_one_cell(tmp_path: Path) -> None:
@@ -212,7 +224,7 @@ def test_images_are_numbers_in_one_cell(tmp_path: Path) -> None:
     task = parse_task(text.replace('"mlp"', '"cnn"'))
     cells = " ".join(str(number / 16) for number in range(16))
     lines = [f"{cells},no", f'"[{cells.replace(" ", ", ")}]",yes', "1 2 3,no", f"{cells[:-3]} x,no"]
-    table = read_table(write(tmp_path / "a.csv", "scan,outcome", *lines), task)
+    table = read_file(write(tmp_path / "a.csv", "scan,outcome", *lines), task)
     assert table.rows.inputs["scan"].shape == (2, 1, 4, 4)
     assert table.rows.inputs["scan"][1, 0, 3, 3] == 15 / 16
-    assert len(table.skipped) == 2
+    assert table.skipped == 2

@@ -69,7 +69,7 @@ site = "north"
 proxy = "http://planted-user:planted-password@proxy:3128"
 [data]
 file = "planted-folder/rows.csv"
-labels = { "planted-label" = "no" }
+map.complication = { recode = { "planted-label" = "no" } }
 person_column = "mrn"
 [budget]
 training = { epsilon = 10.0 }

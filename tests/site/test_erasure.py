@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from fedloop_clients.backup import back_up, restore
-from fedloop_clients.data.source import load_site_data, read_site_table
+from fedloop_clients.data.source import load_site_data, read_site_rows
 from fedloop_clients.erasure import ErasedPeople
 from fedloop_clients.feedback.store import FeedbackStore
 from fedloop_clients.home import Membership, SiteHome
@@ -87,7 +87,7 @@ def test_their_rows_are_left_out_and_everybody_else_stays_where_they_were(home: 
     assert "2 of 2 people are left out of every run that begins from now on" in told
     assert "Models that were made before keep what they have learnt" in told
     after = load_site_data(home, task())
-    assert read_site_table(home, task()).left_out == 4
+    assert read_site_rows(home, task()).left_out == 4
     for part in ("training", "evaluation"):
         then, now = getattr(before, part)().units, getattr(after, part)().units
         assert now == tuple(unit for unit in then if unit not in {"P-003", "P-017"})  # nobody changed sides
@@ -118,13 +118,13 @@ def test_no_name_is_kept_anywhere_but_in_the_sites_own_file(home: SiteHome) -> N
 
 def test_a_task_that_names_no_column_is_refused_until_the_settings_name_one(home: SiteHome) -> None:
     by_row = task(unit_column=None)
-    assert len(read_site_table(home, by_row).rows) == 80
+    assert len(read_site_rows(home, by_row).rows) == 80
     assert "Tasks that name no unit column are refused" in said("erase", "P-003", home=home)
     with pytest.raises(SettingsInvalid, match="which column names the person") as caught:
         load_site_data(home, by_row)
     assert "P-003" not in str(caught.value)
     home.settings_file.write_text(SETTINGS.format(person='person_column = "patient"'))
-    assert len(read_site_table(home, by_row).rows) == 78
+    assert len(read_site_rows(home, by_row).rows) == 78
     home.settings_file.write_text(SETTINGS.format(person='person_column = "patients"'))
     with pytest.raises(ColumnMissing, match="'patients'"):
         load_site_data(home, by_row)

@@ -141,7 +141,7 @@ BAD = (
         "unknown kind of feature",
         'kind = "numeric"',
         'kind = "number"',
-        ":4:1: feature 'age': kind must be 'numeric', 'categorical', 'image' or 'signal', not the text 'number'; did you mean 'numeric'?",
+        ":4:1: feature 'age': kind must be 'numeric', 'date', 'categorical', 'image' or 'signal', not the text 'number'; did you mean 'numeric'?",
     ),
     Bad("feature without kind", 'kind = "numeric"', "", ":3:1: feature 'age': kind is missing."),
     Bad("feature without name", 'name = "age"', "", ":3:1: feature 1: name is missing."),

@@ -19,16 +19,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedloop_clients.data.fingerprint import row_digests
+from fedloop_clients.data.opening import open_source, read_source
+from fedloop_clients.data.reading import Reading
+from fedloop_clients.data.sentences import skipped_words
+from fedloop_clients.data.settings import DataSettings
 from fedloop_clients.data.site_data import SiteData
-from fedloop_clients.data.table import Table, read_table
 from fedloop_core.dataset import Dataset
 from fedloop_core.errors import SettingsInvalid
+from fedloop_core.schema import ClassLabel
 from fedloop_core.task import Task
 
 if TYPE_CHECKING:
     from fedloop_clients.home import SiteHome
 
-__all__ = ["evaluation_rows", "load_site_data", "read_site_table"]
+__all__ = ["evaluation_rows", "load_site_data", "read_site_rows"]
 
 _LOG = logging.getLogger(__name__)
 _TOLD = 20
@@ -39,49 +43,54 @@ def load_site_data(home: SiteHome, task: Task) -> SiteData:
     """A site's rows for a task, split into training and evaluation rows. Rows that do not fit are counted and logged.
 
     Raises:
-        FileMissing: the data file is not there, empty, not UTF-8 or not CSV.
-        ColumnMissing: the file lacks a column of the task.
-        ColumnValueInvalid: the file names a column twice.
-        SettingsInvalid: site.toml has mistakes, or maps a label to a class that the task has not; or people were erased and no
+        FileMissing: the data file is not there or cannot be read.
+        SourceInvalid: it is not written as it is declared to be, or that cannot be told.
+        ColumnMissing: it lacks a column of the task.
+        SettingsInvalid: site.toml has mistakes, or says of a column what the task's cannot be; or people were erased and no
             column names them.
         NotSetUp: the site has no site.toml or no secret yet.
     """
-    table = read_site_table(home, task)
-    for why in table.skipped[:_TOLD]:
+    reading = read_site_rows(home, task)
+    told = skipped_words(reading, task.feature_schema)[:_TOLD]
+    for why in told:
         _LOG.warning("site %s, task %s: skipped %s", home.settings.site, task.name, why)
-    if len(table.skipped) > _TOLD:
-        _LOG.warning("site %s, task %s: and %d more rows", home.settings.site, task.name, len(table.skipped) - _TOLD)
-    if table.left_out:
+    if reading.skipped > len(told):
+        _LOG.warning("site %s, task %s: and %d more rows", home.settings.site, task.name, reading.skipped - len(told))
+    if reading.left_out:
         _LOG.info(
-            "site %s, task %s: %d rows of erased people are left out", home.settings.site, task.name, table.left_out
+            "site %s, task %s: %d rows of erased people are left out", home.settings.site, task.name, reading.left_out
         )
     secret = home.fingerprint_secret()
     by_row = task.privacy.unit_column is None
-    chosen = evaluation_rows(table.rows, home.settings.data.evaluation_share, secret, by_row=by_row)
-    training, evaluation = (table.rows.take(np.flatnonzero(part)) for part in (~chosen, chosen))
-    return SiteData(training, evaluation, secret=secret, skipped=len(table.skipped))
+    chosen = evaluation_rows(reading.rows, home.settings.data.evaluation_share, secret, by_row=by_row)
+    training, evaluation = (reading.rows.take(np.flatnonzero(part)) for part in (~chosen, chosen))
+    return SiteData(training, evaluation, secret=secret, skipped=reading.skipped)
 
 
-def read_site_table(home: SiteHome, task: Task) -> Table:
-    """All rows of the site's file that fit a task, and why the others do not.
+def read_site_rows(home: SiteHome, task: Task) -> Reading:
+    """All rows of the site's file that fit a task, and what is wrong with the others.
 
     Raises:
-        FileMissing, ColumnMissing, ColumnValueInvalid, SettingsInvalid, NotSetUp: as ``load_site_data``.
+        FileMissing, SourceInvalid, ColumnMissing, SettingsInvalid, NotSetUp: as ``load_site_data``.
     """
-    data = home.settings.data
-    classes = task.label.classes if task.label.kind == "classes" else ()
-    strange = sorted(set(data.labels.values()) - set(classes))
-    if data.labels and strange:
-        known = f"its classes are {', '.join(classes)}" if classes else "its label has no classes"
+    settings = home.settings.data
+    _check_recoded_classes(settings, task, home)
+    mappings = settings.mappings(str(home.settings_file))
+    return read_source(open_source(home.data_file, settings), task, mappings, _erased(home, task))
+
+
+def _check_recoded_classes(settings: DataSettings, task: Task, home: SiteHome) -> None:
+    label = task.label
+    mapping = settings.map.get(label.name) if isinstance(label, ClassLabel) else None
+    if not isinstance(label, ClassLabel) or mapping is None:
+        return
+    strange = sorted(set(mapping.recode.values()) - set(label.classes))
+    if strange:
         raise SettingsInvalid(
-            f"{home.settings_file}: data.labels names the class {strange[0]!r}, which task {task.name!r} has not: {known}.",
-            hint="Correct data.labels.",
+            f"{home.settings_file}: data.map.{label.name}.recode names the class {strange[0]!r}, which task {task.name!r} has not: "
+            f"its classes are {', '.join(label.classes)}.",
+            hint="Correct it in site.toml.",
         )
-    markers = tuple(marker.lower() for marker in data.missing)
-    leave_out = _erased(home, task)
-    return read_table(
-        home.data_file, task, columns=data.columns, missing=markers, labels=data.labels, leave_out=leave_out
-    )
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedloop_clients.data.claim import find_claim
-from fedloop_clients.data.source import read_site_table
-from fedloop_clients.data.table import read_cells
+from fedloop_clients.data.opening import open_source
+from fedloop_clients.data.sentences import skipped_words
+from fedloop_clients.data.source import read_site_rows
 from fedloop_clients.doctor.finding import Finding, fine, problem, warning
 from fedloop_clients.doctor.scene import Scene
 from fedloop_clients.doctor.values import strange_values
@@ -46,12 +47,12 @@ class DataCheck:
             yield from self._for_task(scene, scene.task)
 
     def _for_task(self, scene: Scene, task: Task) -> Iterator[Finding]:
-        table = read_site_table(scene.home, task)
-        skipped, fit = len(table.skipped), len(table.rows)
-        first = "".join(f" {why}" for why in table.skipped[:_TOLD])
+        reading = read_site_rows(scene.home, task)
+        skipped, fit = reading.skipped, len(reading.rows)
+        first = "".join(f" {why}" for why in skipped_words(reading, task.feature_schema)[:_TOLD])
         said = f"{scene.home.data_file}: {fit} rows fit task {task.name}, {skipped} do not.{first}"
-        if table.left_out:
-            said = f"{said} {table.left_out} rows of people who were erased are left out."
+        if reading.left_out:
+            said = f"{said} {reading.left_out} rows of people who were erased are left out."
         if fit + skipped == 0:
             yield _no_rows(scene.home.data_file)
             return
@@ -62,24 +63,22 @@ class DataCheck:
             yield problem(said, f"The task allows a share of {allowed:g} to be skipped: correct these rows.")
         else:
             yield fine(said)
-        yield from strange_values(scene.home.data_file, table.rows, task)
+        yield from strange_values(scene.home.data_file, reading.rows, task)
 
     def _without_task(self, scene: Scene) -> Finding:
-        path, columns = scene.home.data_file, scene.home.settings.data.columns
-        lines = read_cells(path)
-        header = list(columns) if columns else next(lines, (1, []))[1]
-        rows = ragged = 0
-        for _, cells in lines:
-            rows += 1
-            ragged += len(cells) != len(header)
-        if rows == 0:
-            return _no_rows(path)
-        said = (
-            f"{path}: {rows} rows of {len(header)} columns ({', '.join(header[:8])}{', …' if len(header) > 8 else ''})"
-        )
-        if ragged:
+        source = open_source(scene.home.data_file, scene.home.settings.data)
+        header = source.columns()
+        first = header[:1] if header.count(header[0]) == 1 else ()
+        batches = list(source.batches(first))
+        rows = sum(len(batch.numbers) for batch in batches)
+        broken = sum(len(batch.broken) for batch in batches)
+        where = source.describe().where
+        if rows + broken == 0:
+            return _no_rows(scene.home.data_file)
+        said = f"{where}: {rows + broken} rows of {len(header)} columns ({', '.join(header[:8])}{', …' if len(header) > 8 else ''})"
+        if broken:
             return warning(
-                f"{said}; {ragged} rows have another number of cells and are skipped.", "Correct these rows."
+                f"{said}; {broken} rows have another number of cells and are skipped.", "Correct these rows."
             )
         return fine(f"{said}; give --task FILE to see which fit a task.")
 

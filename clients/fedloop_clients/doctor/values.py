@@ -38,7 +38,7 @@ def strange_values(path: Path, rows: Dataset, task: Task) -> Iterator[Finding]:
         yield warning(
             f"{path}: all {len(rows)} rows have the class {label.classes[int(found[0])]!r} in column {label.name!r}: nothing can "
             "be learnt from them alone.",
-            "Are the others in another file, or written otherwise? See data.labels in site.toml.",
+            "Are the others in another file, or written otherwise? See data.map in site.toml.",
         )
 
 

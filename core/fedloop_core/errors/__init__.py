@@ -30,6 +30,7 @@ from fedloop_core.errors.data import (
     DataGateFailed,
     FileMissing,
     LabelUnknown,
+    SourceInvalid,
     TooFewRows,
 )
 from fedloop_core.errors.device import (
@@ -166,6 +167,7 @@ __all__ = [
     "SettingsInvalid",
     "SiteRevoked",
     "SketchRefused",
+    "SourceInvalid",
     "StorageError",
     "TaskError",
     "TaskInvalid",

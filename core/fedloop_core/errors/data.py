@@ -11,6 +11,7 @@ __all__ = [
     "DataGateFailed",
     "FileMissing",
     "LabelUnknown",
+    "SourceInvalid",
     "TooFewRows",
 ]
 
@@ -59,3 +60,10 @@ class DataGateFailed(DataError):
 
     code = "FL-DATA-006"
     wire_fields = frozenset({"rule"})
+
+
+class SourceInvalid(DataError):
+    """A source is not written as it is declared to be, or how it is written cannot be told for sure."""
+
+    code = "FL-DATA-007"
+    wire_fields = frozenset({"column"})

@@ -7,9 +7,7 @@ rows with a missing value; outcomes 1 to 4 are one class. Each hospital's rows a
 
 from __future__ import annotations
 
-import csv
 import hashlib
-import math
 import os
 import urllib.request
 from collections.abc import Callable, Mapping
@@ -18,10 +16,15 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fedloop_core.dataset import Dataset
+from fedloop_clients.data.mapping import ColumnMapping
+from fedloop_clients.data.opening import open_source, read_source
+from fedloop_clients.data.reading import Reading
+from fedloop_clients.data.sentences import skipped_words
+from fedloop_clients.data.settings import DataSettings
+from fedloop_clients.data.sources.csv_settings import CsvSettings
 from fedloop_core.durable import write_bytes
-from fedloop_core.encoding import InputEncoder, Row
-from fedloop_core.errors import ColumnValueInvalid, FileMissing, UsageError
+from fedloop_core.errors import DataError, FileMissing, UsageError
+from fedloop_core.schema import ClassLabel, label_columns
 from fedloop_core.task import Task
 from fedloop_simulations.data.split import divide
 from fedloop_simulations.data.world import SiteRows, StreamRows, World, bounded
@@ -37,9 +40,10 @@ HOSPITALS: Mapping[str, str] = {
 """The sites, and the MD5 of each one's file at UCI (the same as in FLamby)."""
 
 _SOURCE = "https://archive.ics.uci.edu/ml/machine-learning-databases/heart-disease"
-_COLUMNS = ("age", "sex", "cp", "trestbps", "chol", "fbs", "restecg", "thalach", "exang", "oldpeak")
-_OUTCOME = "num"
-_CELLS = 14  # the columns above, slope, ca and thal, and the outcome
+_COLUMNS = (
+    *("age", "sex", "cp", "trestbps", "chol", "fbs", "restecg", "thalach", "exang", "oldpeak"),
+    *("slope", "ca", "thal", "num"),
+)
 _MAXIMUM_BYTES = 100_000
 _TIMEOUT_SECONDS = 30.0
 
@@ -73,12 +77,13 @@ def heart_world(task: Task, folder: Path, *, evaluation_share: float, seed: int)
     sites: list[SiteRows] = []
     streams: list[StreamRows] = []
     for number, hospital in enumerate(HOSPITALS):
-        rows, problems = _read(_file(folder, hospital), task)
+        reading = _read(_file(folder, hospital), task)
+        rows, told = reading.rows, skipped_words(reading, task.feature_schema)
         train, test = _protocol_split(rows.labels)
         generator = np.random.default_rng([seed, number])
         parts = (evaluation_share, 1 - evaluation_share)
         evaluation, stream = divide(rows.take(test), task.feature_schema, parts, generator)
-        sites.append(SiteRows(hospital, rows.take(train), evaluation, len(problems), bounded(problems)))
+        sites.append(SiteRows(hospital, rows.take(train), evaluation, reading.skipped, bounded(told, reading.skipped)))
         streams.append(StreamRows(hospital, stream))
     return World(task, tuple(sites), tuple(streams))
 
@@ -133,57 +138,26 @@ def _download(url: str) -> bytes:
     return content
 
 
-def _read(path: Path, task: Task) -> tuple[Dataset, list[str]]:
-    """Rows of one file that have all values, and a sentence for each one that has not."""
-    encoder = InputEncoder(task.feature_schema)
-    rows: list[Row] = []
-    labels: list[str] = []
-    units: list[str] = []
-    problems: list[str] = []
-    for line, cells in _lines(path):
-        try:
-            row, label = _row(cells)
-            encoder.encode([row])
-        except ColumnValueInvalid as error:
-            problems.append(f"{path.name}:{line}: {error.message.removeprefix('row 1, ')}")
-            continue
-        rows.append(row)
-        labels.append(label)
-        units.append(f"patient-{line}")
-    return Dataset(encoder.encode(rows), encoder.encode_labels(labels), tuple(units)), problems
-
-
-def _lines(path: Path) -> list[tuple[int, list[str]]]:
+def _read(path: Path, task: Task) -> Reading:
+    """Rows of one file that have all values."""
+    classes = task.label.classes if isinstance(task.label, ClassLabel) else ("healthy", "diseased")
+    recode = {"0": classes[0]} | {str(grade): classes[1] for grade in range(1, 5)}
+    settings = DataSettings(
+        file=path.name,
+        columns=_COLUMNS,
+        missing=("?",),
+        csv=CsvSettings(delimiter=","),
+        map={_label_name(task): ColumnMapping(column="num", recode=recode)},
+    )
     try:
-        with path.open(encoding="utf-8", newline="") as file:
-            reader = csv.reader(file, strict=True)
-            return [(reader.line_num, cells) for cells in reader if cells]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise FileMissing(
-            f"cannot read {path}: {error}.", hint=f"The folder needs processed.{{{','.join(HOSPITALS)}}}.data."
-        ) from error
+        return read_source(open_source(path, settings), task, settings.mappings(path.name))
+    except DataError as error:
+        hint = f"The folder needs processed.{{{','.join(HOSPITALS)}}}.data."
+        raise FileMissing(f"cannot read {path}: {error.message}", hint=hint) from error
 
 
-def _row(cells: list[str]) -> tuple[Row, str]:
-    """One line as a row of the schema and a class; whole numbers are written 1.0 in some files and 1 in others."""
-    if len(cells) != _CELLS:
-        raise ColumnValueInvalid(f"has {len(cells)} cells; {_CELLS} are needed.")
-    row = {name: _number(name, cell) for name, cell in zip(_COLUMNS, cells, strict=False)}
-    outcome = _number(_OUTCOME, cells[-1])
-    if outcome is None:
-        raise ColumnValueInvalid(f"column {_OUTCOME!r} is missing.", column=_OUTCOME)
-    if not math.isfinite(outcome):
-        raise ColumnValueInvalid(f"column {_OUTCOME!r} is not a finite number: {cells[-1]!r}.", column=_OUTCOME)
-    return row, "diseased" if outcome > 0 else "healthy"
-
-
-def _number(name: str, cell: str) -> float | None:
-    if cell.strip() == "?":
-        return None
-    try:
-        return float(cell)
-    except ValueError:
-        raise ColumnValueInvalid(f"column {name!r} is not a number: {cell!r}.", column=name) from None
+def _label_name(task: Task) -> str:
+    return next(iter(label_columns(task.label).values()))
 
 
 def _protocol_split(labels: NDArray[np.generic]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

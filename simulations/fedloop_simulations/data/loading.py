@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import astuple
+from dataclasses import astuple, dataclass
 from pathlib import Path
 
 import numpy as np
 
-from fedloop_clients.data.table import Table, csv_files, read_table
+from fedloop_clients.data.opening import csv_files, read_file
+from fedloop_clients.data.reading import Reading
+from fedloop_clients.data.sentences import skipped_words
+from fedloop_core.dataset import Dataset
 from fedloop_core.errors import FileMissing, TooFewRows, UsageError
 from fedloop_core.task import Task
 from fedloop_core.task.presets import load_preset
@@ -60,7 +63,7 @@ def load_world(
     preset = _preset_with_columns_of(task)
     if data is None and preset in BUNDLED:
         rows = bundled_rows(preset, task)
-        return _divided(task, Table(rows, ()), sites or DEFAULT_SITES, seed, shares, preset)
+        return _divided(task, Reading(rows), sites or DEFAULT_SITES, seed, shares, preset)
     if data is None and preset == "heart" and confirm is not None:
         data = fetch_heart(heart_folder(), confirm)
     if data is None:
@@ -75,7 +78,7 @@ def load_world(
         return _one_table_for_each_site(task, data, sites, seed, shares)
     if not data.exists():
         raise FileMissing(f"{data} is not there.", hint="--data takes a folder with CSV files, or one CSV file.")
-    return _divided(task, read_table(data, task), sites or DEFAULT_SITES, seed, shares, str(data))
+    return _divided(task, read_file(data, task), sites or DEFAULT_SITES, seed, shares, str(data))
 
 
 def _preset_with_columns_of(task: Task) -> str:
@@ -109,28 +112,45 @@ def _one_table_for_each_site(task: Task, folder: Path, sites: int | None, seed: 
                 f"{file} cannot name a site: up to 63 small letters, digits and '-' can, and no '-' first.",
                 hint="Rename the file.",
             )
-    return _world(task, {file.stem: read_table(file, task) for file in files}, seed, shares)
+    readings = {file.stem: read_file(file, task) for file in files}
+    told = {name: skipped_words(reading, task.feature_schema) for name, reading in readings.items()}
+    parts = {name: _Share(reading.rows, reading.skipped, told[name]) for name, reading in readings.items()}
+    return _world(task, parts, seed, shares)
 
 
-def _divided(task: Task, table: Table, sites: int, seed: int, shares: Shares, source: str) -> World:
-    units = units_in(table.rows)
+def _divided(task: Task, reading: Reading, sites: int, seed: int, shares_of_rows: Shares, source: str) -> World:
+    units = units_in(reading.rows)
     if not units:
-        first = f" The first: {table.skipped[0]}" if table.skipped else ""
-        raise TooFewRows(f"{source} has no row that fits the task; {len(table.skipped)} were skipped.{first}")
+        told = skipped_words(reading, task.feature_schema)
+        first = f" The first: {told[0]}" if told else ""
+        raise TooFewRows(f"{source} has no row that fits the task; {reading.skipped} were skipped.{first}")
     if sites > units:
         what = "rows" if task.privacy.unit_column is None else f"values of {task.privacy.unit_column!r}"
         raise UsageError(f"{sites} sites cannot share {units} {what} of {source}.", hint="Ask for fewer sites.")
-    parts = divide(table.rows, task.feature_schema, [1 / sites] * sites, np.random.default_rng(seed))
-    tables = {f"site-{number + 1}": Table(part, table.skipped[number::sites]) for number, part in enumerate(parts)}
-    return _world(task, tables, seed, shares)
+    parts = divide(reading.rows, task.feature_schema, [1 / sites] * sites, np.random.default_rng(seed))
+    told = skipped_words(reading, task.feature_schema)
+    shares = {
+        f"site-{at + 1}": _Share(part, len(range(at, reading.skipped, sites)), told[at::sites])
+        for at, part in enumerate(parts)
+    }
+    return _world(task, shares, seed, shares_of_rows)
 
 
-def _world(task: Task, tables: dict[str, Table], seed: int, shares: Shares) -> World:
+@dataclass(frozen=True)
+class _Share:
+    """What one site gets of a reading."""
+
+    rows: Dataset
+    skipped: int
+    told: tuple[str, ...]
+
+
+def _world(task: Task, parts: dict[str, _Share], seed: int, shares: Shares) -> World:
     sites: list[SiteRows] = []
     streams: list[StreamRows] = []
-    for number, (name, table) in enumerate(tables.items()):
+    for number, (name, part) in enumerate(parts.items()):
         generator = np.random.default_rng([seed, number])
-        train, evaluation, stream = divide(table.rows, task.feature_schema, astuple(shares), generator)
-        sites.append(SiteRows(name, train, evaluation, len(table.skipped), bounded(table.skipped)))
+        train, evaluation, stream = divide(part.rows, task.feature_schema, astuple(shares), generator)
+        sites.append(SiteRows(name, train, evaluation, part.skipped, bounded(part.told, part.skipped)))
         streams.append(StreamRows(name, stream))
     return World(task, tuple(sites), tuple(streams))

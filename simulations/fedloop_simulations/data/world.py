@@ -47,7 +47,8 @@ class World:
     stream: tuple[StreamRows, ...]
 
 
-def bounded(problems: Sequence[str]) -> tuple[str, ...]:
-    """The first problems, and how many more there are."""
-    more = len(problems) - MAXIMUM_PROBLEMS
-    return (*problems[:MAXIMUM_PROBLEMS], *((f"and {more} more rows",) if more > 0 else ()))
+def bounded(told: Sequence[str], skipped: int) -> tuple[str, ...]:
+    """The first sentences, and how many more rows were skipped."""
+    shown = tuple(told[:MAXIMUM_PROBLEMS])
+    more = skipped - len(shown)
+    return (*shown, *((f"and {more} more rows",) if more > 0 else ()))
