@@ -120,7 +120,7 @@ class SiteDaemon:
         self._settle_answered()
 
     def _floors(self) -> AggregationPolicy:
-        """What the site's people ask for now."""
+        """What the site's people ask for at this moment."""
         return AggregationPolicy(self._controls.policy().minimum_sites)
 
     @property
