@@ -14,8 +14,9 @@ from fedloop_clients.privacy.affording import blocks_short_of_run
 from fedloop_clients.privacy.ledger import Head, Ledger, Reservation
 from fedloop_clients.privacy.planning import Ceiling, PrivacyPlan, plan_run
 from fedloop_clients.training.rows import UnitIndex
-from fedloop_core.errors import BudgetExhausted, EnvelopeRefused
-from fedloop_core.privacy.accounting import check_delta, epsilon, rdp_at
+from fedloop_core.errors import BudgetExhausted, EnvelopeRefused, PolicyRefused
+from fedloop_core.federation.rules import PolicyRule
+from fedloop_core.privacy.accounting import check_delta, epsilon, epsilon_at, rdp_at
 from fedloop_core.privacy.charges import Charge, NonPrivateCharge, PureCharge
 from fedloop_proto.coordination.v1.coordination_pb2 import PrivacySpend
 
@@ -25,16 +26,23 @@ _LOG = logging.getLogger(__name__)
 _ROUNDING = 1e-6  # relative slack when rounds, charged one by one, add up to the whole run
 
 
-def epsilon_of_run(charges: Sequence[Charge], delta: float, *, training: bool) -> float:
+def epsilon_of_run(charges: Sequence[Charge], delta: float, order: float | None = None) -> float:
     """Epsilon at ``delta`` of a run's charges to one block.
 
     What is charged to training rows is planned from the number of units told, so that number may decide which order
-    is best. Pure epsilons are therefore added plainly, and only the rest is composed at its best order.
+    is best. Pure epsilons are therefore added plainly, and only the rest is composed.
+
+    Args:
+        charges: of the run, to one block.
+        delta: beside epsilon.
+        order: at which the rest is composed, fixed before the first of it. Without one at its best order: that tells of a
+            run afterwards, and decides nothing.
     """
-    if not training:
-        return epsilon(charges, delta)
-    pure = [charge.epsilon * charge.count for charge in charges if isinstance(charge, PureCharge)]
-    return math.fsum(pure) + epsilon([c for c in charges if not isinstance(c, PureCharge)], delta)
+    pure = math.fsum(charge.epsilon * charge.count for charge in charges if isinstance(charge, PureCharge))
+    rest = [charge for charge in charges if not isinstance(charge, PureCharge)]
+    if order is None or not rest:
+        return pure + epsilon(rest, delta)
+    return pure + epsilon_at(order, math.fsum(rdp_at(charge, order) for charge in rest), delta)
 
 
 @dataclass(frozen=True)
@@ -51,8 +59,23 @@ class RunCharges:
     held: list[Reservation] = field(default_factory=list)
     answered: list[bytes] = field(default_factory=list)
 
-    def plan(self, rounds: int, evaluations: int = 0) -> PrivacyPlan | None:
-        """The run's plan, found once from the number of units that the site told; absent when the task is not private.
+    def require_planned(self, what: str, asked: int, planned: int) -> None:
+        """Refuses a question that plans other rounds or evaluations than the task that was described; 0 names none.
+
+        Raises:
+            PolicyRefused: rule ``planned``.
+        """
+        if asked not in {0, planned}:
+            raise PolicyRefused(
+                f"run {self.context.known.run_id} was described with {planned} {what}; {asked} are planned now.",
+                hint="Noise is found once, for the task as it was described. Start a new run for another one.",
+                rule=PolicyRule.PLANNED.value,
+            )
+
+    def plan(self) -> PrivacyPlan | None:
+        """The run's plan, found once from the task that was described and the number of units that the site told.
+
+        Absent when the task is not private. Nothing that is asked later changes it.
 
         Raises:
             EnvelopeRefused: the number of units was not told yet.
@@ -65,12 +88,11 @@ class RunCharges:
             raise EnvelopeRefused(
                 f"run {context.known.run_id} has no plan: the number of units was not told yet.", reason="undescribed"
             )
-        if (rounds, evaluations) not in context.plans:
+        if context.plan is None:
             self.check_delta()
-            context.plans[rounds, evaluations] = plan_run(
-                context.task, context.known.rows_said, rounds, evaluations, tuple(self._ceilings())
-            )
-        return context.plans[rounds, evaluations]
+            task = context.task
+            context.plan = plan_run(task, context.known.rows_said, task.rounds.count, tuple(self._ceilings()))
+        return context.plan
 
     def leave_out_exhausted(self, plan: PrivacyPlan | None = None) -> bool:
         """Leaves blocks out that do not hold a private run to its end; without a plan, as far as no number of units decides.
@@ -169,7 +191,7 @@ class RunCharges:
         if not self.context.task.privacy.private:
             return math.inf
         run_id = self.context.known.run_id
-        return max((self._epsilon(self.ledger.charges(block, run_id), block) for block in blocks), default=0.0)
+        return max((self._epsilon(self.ledger.charges(block, run_id)) for block in blocks), default=0.0)
 
     def spend(self, blocks: tuple[str, ...]) -> PrivacySpend:
         """For life, of the block that spent most."""
@@ -187,8 +209,8 @@ class RunCharges:
         privacy = context.task.privacy
         allowed = privacy.epsilon if block in context.training_blocks else privacy.epsilon_of_evaluations
         before = self.ledger.charges(block, context.known.run_id)
-        if self._epsilon((*before, charge), block) > allowed * (1 + _ROUNDING):
-            spent = self._epsilon(before, block)
+        if self._epsilon((*before, charge)) > allowed * (1 + _ROUNDING):
+            spent = self._epsilon(before)
             raise BudgetExhausted(
                 f"run {context.known.run_id} has spent epsilon {spent:.3f} of {allowed:g} on block {block!r}; {purpose} "
                 "does not fit any more.",
@@ -198,9 +220,10 @@ class RunCharges:
                 budget=allowed,
             )
 
-    def _epsilon(self, charges: Sequence[Charge], block: str) -> float:
-        """Of the run's charges to one block."""
-        return epsilon_of_run(charges, self.context.task.privacy.delta, training=block in self.context.training_blocks)
+    def _epsilon(self, charges: Sequence[Charge]) -> float:
+        """Of the run's charges to one block, at the order of its plan: before there is one, only counts are charged."""
+        plan = self.plan() if self.context.known.rows_said else None
+        return epsilon_of_run(charges, self.context.task.privacy.delta, None if plan is None else plan.order)
 
     def _ceilings(self) -> Iterator[Ceiling]:
         for block in self.context.training_blocks:

@@ -49,7 +49,7 @@ class RunContext:
     training: Dataset
     evaluation: dict[RowChoice, EvaluationRowsOf]
     verdict: KnownVerdict | None = None
-    plans: dict[tuple[int, int], PrivacyPlan] = field(default_factory=dict)
+    plan: PrivacyPlan | None = None
     digests: dict[tuple[str, ...], bytes] = field(default_factory=dict)
 
     @classmethod
@@ -73,7 +73,7 @@ class RunContext:
         for block in self.training_blocks[1:]:
             self.training = self.training.concatenate(self.blocks[block])
         self.verdict = None
-        self.plans.clear()
+        self.plan = None
         self.digests.clear()
 
     def rows_digest(self, blocks: tuple[str, ...]) -> bytes:

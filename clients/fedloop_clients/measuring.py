@@ -22,6 +22,7 @@ from fedloop_core.dataset import Dataset
 from fedloop_core.errors import ArtifactRefused, BudgetExhausted
 from fedloop_core.privacy.charges import NonPrivateCharge
 from fedloop_core.task.document import NewtonRaphson
+from fedloop_core.task.evaluations import planned_evaluations
 from fedloop_edge.agent.runtimes import load_runtime
 from fedloop_proto.coordination.v1.coordination_pb2 import (
     EVALUATION_ROWS_FEEDBACK,
@@ -86,13 +87,15 @@ class SiteEvaluations:
             ArtifactRefused: the bytes are not those described, or the features are not the task's.
             RuntimeUnavailable: no installed runtime takes this kind of artifact.
             BudgetExhausted: the run or an evaluation block cannot pay for it.
+            PolicyRefused: other evaluations are planned than the task has; rule ``planned``.
         """
         context, asked = charges.context, instruction.evaluate_artifact
         description, model = _artifact(asked.description, arrays)
         if description.features != context.task.feature_schema:
             raise ArtifactRefused("the artifact takes other features than the task has.", reason="description")
         choice = _ROW_CHOICES.get(asked.rows, RowChoice.ALL)
-        plan = charges.plan(context.task.rounds.count, asked.evaluations_planned)
+        charges.require_planned("evaluations", asked.evaluations_planned, planned_evaluations(context.task))
+        plan = charges.plan()
         rows = _rows(context, choice, plan)
         if len(rows) == 0:
             return Evaluation(present=False)

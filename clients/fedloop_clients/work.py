@@ -143,7 +143,7 @@ class SiteWork:
             elif first:
                 self._settle_on_blocks(charges, self._noised_units(charges, instruction))
             else:
-                charges.require_room(charges.plan(context.task.rounds.count))
+                charges.require_room(charges.plan())
         verdict = self._verdict(context)
         description = DataDescription(
             admitted=verdict.admitted,
@@ -167,7 +167,7 @@ class SiteWork:
         """
         context = charges.context
         self._verdict(context).require(self._site)
-        plan = charges.plan(context.task.rounds.count)
+        plan = charges.plan()
         if plan is None:
             charges.release(_NON_PRIVATE, context.training_blocks, "moments")
             return Outcome(Moments(noised=False), exact_moments(context.task, context.training).arrays())
@@ -188,7 +188,8 @@ class SiteWork:
         """A round of federated averaging, and an evaluation of the arrays received when asked for.
 
         Raises:
-            RunCancelled, PolicyRefused: the run was called off or declined meanwhile; the round stays charged in full.
+            RunCancelled, PolicyRefused: the run was called off or declined meanwhile; the round stays charged in full. Or
+                other rounds are planned than the task has (rule ``planned``); then nothing is charged.
             DataGateFailed: the data gate refuses the training rows.
             ModelDiffers: the model is built with other frozen weights here. Nothing is charged.
             BudgetExhausted: the run or a block cannot pay for the round.
@@ -196,8 +197,9 @@ class SiteWork:
             DeviceLost: no device is left to train on; what was charged stays so.
         """
         context = charges.context
+        charges.require_planned("rounds", instruction.train_locally.rounds_planned, context.task.rounds.count)
         self._verdict(context).require(self._site)
-        plan = charges.plan(max(instruction.train_locally.rounds_planned, 1))
+        plan = charges.plan()
         trainer = self._trainers.of(context)
         trainer.require_fixed(instruction.train_locally.fixed_weights)
         blocks, purpose = context.training_blocks, f"round {instruction.round}"
@@ -289,7 +291,7 @@ class SiteWork:
             units = sum(told[block] for block in context.training_blocks)
             told_now = min(max(units, gate.minimum_rows, 1), gate.maximum_rows)
             context.known = replace(context.known, rows_said=told_now)
-            if not charges.leave_out_exhausted(charges.plan(context.task.rounds.count)):
+            if not charges.leave_out_exhausted(charges.plan()):
                 return
 
     def _verdict(self, context: RunContext) -> GateVerdict:

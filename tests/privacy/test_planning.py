@@ -56,7 +56,6 @@ def test_evaluations_share_their_own_epsilon() -> None:
     count = planned_evaluations(task)
     assert count == 10 // 5 + 3 + 2
     assert plan_run(task, 1000, 20).evaluation.epsilon * count == pytest.approx(3.0)
-    assert plan_run(task, 1000, 20, evaluations=2 * count).evaluation.epsilon * 2 * count == pytest.approx(3.0)
 
 
 def test_no_statistics_cost_nothing() -> None:

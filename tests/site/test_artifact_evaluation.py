@@ -122,7 +122,9 @@ class Talk:
         number: int = 0,
     ) -> Answer:
         arrays = {"artifact": np.frombuffer(model, np.uint8)}
-        work = EvaluateArtifact(description=description.to_bytes(), evaluations_planned=3, rows=rows)
+        work = EvaluateArtifact(
+            description=description.to_bytes(), evaluations_planned=planned_evaluations(self.task), rows=rows
+        )
         return self._ask(arrays, Instruction(evaluate_artifact=work, round=number))
 
     def _ask(self, arrays: dict[str, NDArray[np.uint8]], instruction: Instruction) -> Answer:

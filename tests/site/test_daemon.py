@@ -276,9 +276,10 @@ def test_a_round_more_than_planned_is_refused(private: Site) -> None:
 
 
 def test_planning_fewer_rounds_than_are_asked_cannot_loosen_the_run(private: Site) -> None:
+    head = private.ledger.head()
     first = private.ask(arrays_of(private.task), round=1, train_locally=TrainLocally(rounds_planned=1))[0]
-    assert first.local_update.run_epsilon >= 1.9
-    assert refused(private.train(2)[0])[0] == "FL-PRIV-002"
+    assert refused(first) == ("FL-TRUST-006", {"rule": "planned"})
+    assert private.ledger.head() == head
 
 
 def test_a_private_description_is_noised_and_charged(private: Site) -> None:

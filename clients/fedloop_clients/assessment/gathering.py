@@ -142,7 +142,7 @@ def _spent(ledger: Ledger, task: Task, run: KnownRun) -> RunSpending:
     for account in ledger.accounts():
         evaluation = is_evaluation_block(account.name)
         charges = ledger.charges(account.name, run.run_id)
-        one = epsilon_of_run(charges, task.privacy.delta, training=not evaluation)
+        one = epsilon_of_run(charges, task.privacy.delta)
         spent[evaluation] = max(spent[evaluation], one)
     private = task.privacy.private
     return RunSpending(

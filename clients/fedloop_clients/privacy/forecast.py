@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fedloop_clients.privacy.loss_distribution import epsilon_by_loss
 from fedloop_clients.privacy.planning import Ceiling, PrivacyPlan, plan_run
@@ -157,9 +157,7 @@ def alternatives_to(
         except PrivacyParameterInvalid:
             yield Alternative(name, None)
     louder = present.plan.round.model_copy(update={"noise_multiplier": present.plan.round.noise_multiplier * _NOISIER})
-    plan = PrivacyPlan(
-        louder, present.plan.expected_batch_size, present.plan.rows, present.plan.moments, present.plan.evaluation
-    )
+    plan = replace(present.plan, round=louder)
     yield Alternative(f"{_NOISIER:g} times the noise", _forecast_of(task, units, plan, lifetime, parameters, sites))
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from fedloop_clients.privacy.calibration import find_gaussian_multiplier, find_noise_multiplier, noise_within
 from fedloop_core.errors import PrivacyParameterInvalid, UsageError
+from fedloop_core.privacy.accounting import best_order
 from fedloop_core.privacy.charges import Charge, GaussianCharge, PureCharge, SampledGaussianCharge
 from fedloop_core.task.document import FederatedAveraging, Task
 from fedloop_core.task.evaluations import planned_evaluations
@@ -28,7 +29,8 @@ class Ceiling:
 class PrivacyPlan:
     """Charges of a run. ``round`` is one round of training; ``moments`` is absent where no statistics are asked.
 
-    ``expected_batch_size`` divides the noised sum of a step: the sampling rate times the number of units told.
+    ``expected_batch_size`` divides the noised sum of a step: the sampling rate times the number of units told. ``order`` is
+    the one at which the run's rounds and statistics are added up: it is fixed before the first of them.
     """
 
     round: SampledGaussianCharge
@@ -36,6 +38,7 @@ class PrivacyPlan:
     rows: PureCharge
     moments: GaussianCharge | None
     evaluation: PureCharge
+    order: float
 
     @property
     def others(self) -> tuple[Charge, ...]:
@@ -56,18 +59,17 @@ def moments_charge(task: Task) -> GaussianCharge | None:
     return GaussianCharge(noise_multiplier=find_gaussian_multiplier(target, task.privacy.delta))
 
 
-def evaluation_charge(task: Task, evaluations: int = 0) -> PureCharge:
-    """For one of the evaluations that the task plans, or the coordinator, if it plans more."""
-    return PureCharge(epsilon=task.privacy.epsilon_of_evaluations / max(planned_evaluations(task), evaluations))
+def evaluation_charge(task: Task) -> PureCharge:
+    """For one of the evaluations that the task plans."""
+    return PureCharge(epsilon=task.privacy.epsilon_of_evaluations / planned_evaluations(task))
 
 
-def plan_run(
-    task: Task, units: int, rounds: int, evaluations: int = 0, ceilings: tuple[Ceiling, ...] = ()
-) -> PrivacyPlan:
+def plan_run(task: Task, units: int, rounds: int, ceilings: tuple[Ceiling, ...] = ()) -> PrivacyPlan:
     """Finds the noise with which a run's rounds, statistics and count of units stay within the task's epsilon together.
 
     The count's epsilon is taken off plainly and the rest composed at its best order: everything after the count is
-    planned from the number that was told, so which order is best may follow from that number.
+    planned from the number that was told, so which order is best may follow from that number. It follows from nothing that
+    comes later, so that what comes may be composed at it, whatever is asked meanwhile.
 
     The task's epsilon is met at the best order; a block's filter uses another order. Where that difference alone would
     keep the last round out, noise grows by up to a tenth. A block that holds far less changes no plan: it does not hold
@@ -77,7 +79,6 @@ def plan_run(
         task: private, trained by federated averaging.
         units: the number of training units here, as it was told: with noise, and charged.
         rounds: of the whole run.
-        evaluations: planned by the coordinator, if more than the task says.
         ceilings: what the training blocks hold for this run.
 
     Raises:
@@ -99,6 +100,8 @@ def plan_run(
     rate = min(1.0, task.training.batch_size / units)
     steps = rounds * task.training.local_steps
     noise = find_noise_multiplier(target - rows.epsilon, delta, rate, steps, statistics)
+    whole = SampledGaussianCharge(noise_multiplier=noise, sampling_rate=rate, steps=steps)
+    order = best_order((whole, *statistics), delta)
     fitting = [noise_within(c.order, c.divergence, rate, steps, (rows, *statistics)) for c in ceilings]
     noise = max([noise, *(found for found in fitting if found <= noise * _MOST_EXTRA_NOISE)])
     return PrivacyPlan(
@@ -106,5 +109,6 @@ def plan_run(
         rate * units,
         rows,
         moments,
-        evaluation_charge(task, evaluations),
+        evaluation_charge(task),
+        order,
     )

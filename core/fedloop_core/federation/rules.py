@@ -29,6 +29,7 @@ class PolicyRule(StrEnum):
     REQUIRE_PRIVATE = "require-private"
     MAXIMUM_DELTA = "maximum-delta"
     MAXIMUM_ROUNDS = "maximum-rounds"
+    PLANNED = "planned"  # a question names other rounds or evaluations than the task that was described
     VERDICT_EPSILON = "maximum-verdict-epsilon"
     LABEL_COUNT_EPSILON = "maximum-label-count-epsilon"
 

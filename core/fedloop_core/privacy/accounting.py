@@ -15,7 +15,17 @@ from numpy.typing import NDArray
 from fedloop_core.errors import PrivacyParameterInvalid
 from fedloop_core.privacy.charges import Charge, GaussianCharge, NonPrivateCharge, PureCharge, SampledGaussianCharge
 
-__all__ = ["ORDERS", "check_delta", "conversion", "curve", "epsilon", "epsilon_at", "rdp_at", "registered_order"]
+__all__ = [
+    "ORDERS",
+    "best_order",
+    "check_delta",
+    "conversion",
+    "curve",
+    "epsilon",
+    "epsilon_at",
+    "rdp_at",
+    "registered_order",
+]
 
 ORDERS: tuple[float, ...] = tuple(float(order) for order in DEFAULT_RDP_ORDERS)
 _REFERENCE_RDP = 1000.0  # any divergence for which the library's conversion takes its general branch
@@ -50,6 +60,12 @@ def epsilon(charges: Iterable[Charge], delta: float) -> float:
     by_order = float(rdp.compute_epsilon(ORDERS, total, delta)[0])
     pure = [charge.epsilon * charge.count for charge in listed if isinstance(charge, PureCharge)]
     return min(by_order, math.fsum(pure)) if len(pure) == len(listed) else by_order
+
+
+def best_order(charges: Iterable[Charge], delta: float) -> float:
+    """The order at which charges that are fixed beforehand have the smallest epsilon at ``delta``."""
+    total = np.sum([curve(charge) for charge in charges], axis=0)
+    return float(rdp.compute_epsilon(ORDERS, total, delta)[1])
 
 
 def epsilon_at(order: float, divergence: float, delta: float) -> float:
