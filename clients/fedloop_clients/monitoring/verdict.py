@@ -3,9 +3,11 @@
 Mechanism: AboveThreshold (Dwork and Roth 2014, Alg. 1; separate scales as in Lyu, Su and Li 2017, arXiv 1603.01699). The
 answer to window i is whether ``distance_i + Laplace(b) >= threshold_i + Laplace(s)``; the noise ``s`` is drawn once for a
 version, the noise ``b`` for each window, and the first "yes" is the last answer. Only the newest window enters
-``distance_i``, so that windows are disjoint and each row is paid for once:
+``distance_i``, so that windows are disjoint and each row is paid for once. How many predictions there are is public, and
+what each was about is not: neighbouring streams differ in what one unit's rows hold. With a row more or less every later
+window would begin elsewhere, and no bound would hold.
 
-- one row more or less in a window moves one distance by at most D_w = 1 / window_rows: it costs D_w / b;
+- one row that holds something else moves one window's distance by at most D_w = 1 / window_rows: it costs D_w / b;
 - one row more or less in the reference moves all distances by at most D_r = 1 / reference_rows: it costs
   D_r / s + 2 D_r / b over all answers together.
 
