@@ -33,6 +33,7 @@ bench: $(BENCH_STAMP) ## Benchmarks; add SHORT=--short for the short form
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/dpsgd.py $(SHORT)
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/sizing.py $(SHORT)
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/secagg.py $(SHORT)
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/data.py $(SHORT)
 
 chaos: $(STAMP) ## Kill each process of a real deployment in each phase of a run, and rehearsals at random moments; SHORT=--short for a few
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/chaos.py $(SHORT)

@@ -69,3 +69,11 @@ def test_private_steps_are_set_beside_plain_ones_and_those_of_opacus(told_by: Ca
         assert all(math.isfinite(value) and value > 0 for value in ratios.values())
     large = {row["mode"]: row for row in told["modes"]["1.2M"]}
     assert large["ours"]["mebibytes"] < large["opacus-hooks"]["mebibytes"] / 2  # no gradient for each row
+
+
+def test_a_table_is_checked_and_encoded_beside_bare_readers(told_by: Callable[..., dict[str, Any]]) -> None:
+    told = told_by("data")
+    for kind in ("csv", "parquet"):
+        assert told[kind]["ours"]["rows"] == told[kind]["pyarrow"]["rows"] == told["rows"]
+        assert told[kind]["ratio"] > 0
+        assert told[kind]["ours"]["peak_mib"] > 0
