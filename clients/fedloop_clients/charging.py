@@ -13,7 +13,6 @@ from fedloop_clients.context import RunContext
 from fedloop_clients.privacy.affording import blocks_short_of_run
 from fedloop_clients.privacy.ledger import Head, Ledger, Reservation
 from fedloop_clients.privacy.planning import Ceiling, PrivacyPlan, plan_run
-from fedloop_clients.training.rows import UnitIndex
 from fedloop_core.errors import BudgetExhausted, EnvelopeRefused, PolicyRefused
 from fedloop_core.federation.rules import PolicyRule
 from fedloop_core.privacy.accounting import check_delta, epsilon, epsilon_at, rdp_at
@@ -133,13 +132,13 @@ class RunCharges:
                 raise error
 
     def check_delta(self) -> None:
-        """Refuses a private task whose delta is too large for the exact number of units, as the data gate refuses rows.
+        """Refuses a private task whose delta is too large for the number of units that was told, with noise.
 
         Raises:
-            PrivacyParameterInvalid: delta is not below one over the number of units.
+            PrivacyParameterInvalid: delta is not below one over that number.
         """
         if self.context.task.privacy.private:
-            check_delta(self.context.task.privacy.delta, len(UnitIndex.of(self.context.training.units)))
+            check_delta(self.context.task.privacy.delta, self.context.known.rows_said)
 
     @contextmanager
     def until_kept(self, watch: WatchedRun) -> Iterator[None]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
@@ -86,6 +88,20 @@ class RunContext:
             rows = next((rows for names, rows in read if names == blocks), None)
             self.digests[blocks] = b"" if rows is None else self.data.fingerprint(rows)
         return self.digests[blocks]
+
+    def told_digest(self) -> bytes:
+        """The digest of the training rows that the coordinator gets: of a private run, another one in each run.
+
+        Digests that can be compared would say whether two tasks, whose vocabularies differ, read the same rows, and whether
+        a file has changed: one bit each, exactly. The site finds it again from run and ``rows_digest``. It is told once.
+        """
+        if not self.task.privacy.private:
+            return self.rows_digest(self.training_blocks)
+        if not self.known.fingerprint:
+            key = self.rows_digest(self.training_blocks)
+            told = hmac.digest(key, b"fedloop rows of a run\0" + self.known.run_id.encode(), hashlib.sha256)
+            self.known = replace(self.known, fingerprint=told)
+        return self.known.fingerprint
 
     def grounds(self, blocks: tuple[str, ...], received: bytes) -> Grounds:
         """What a release from these blocks is computed from; ``received``: digest of the arrays that came, or nothing."""

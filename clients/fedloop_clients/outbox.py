@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from fedloop_clients.data.gate import NoisedCount
 from fedloop_clients.privacy.ledger import Head
 from fedloop_clients.secure_aggregation.promises import Promise
 from fedloop_clients.storage import StorageErrors
@@ -38,7 +39,8 @@ CREATE TABLE IF NOT EXISTS answer (
 ) STRICT;
 CREATE TABLE IF NOT EXISTS run (
     run_id TEXT PRIMARY KEY, attempt INTEGER NOT NULL, task BLOB NOT NULL, rows_said INTEGER NOT NULL,
-    trained INTEGER NOT NULL DEFAULT 0, left_out TEXT NOT NULL DEFAULT ''
+    trained INTEGER NOT NULL DEFAULT 0, left_out TEXT NOT NULL DEFAULT '', units INTEGER, skipped INTEGER,
+    fingerprint BLOB NOT NULL DEFAULT x''
 ) STRICT, WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS charged (sequence INTEGER PRIMARY KEY, digest BLOB NOT NULL) STRICT;
 CREATE TABLE IF NOT EXISTS promise (
@@ -73,7 +75,8 @@ class KnownRun:
     """A run that this site was asked about.
 
     Its highest attempt, its task, the number of rows that it was told, how many different questions to train were answered,
-    and which blocks it does not train on, as they do not hold it to its end.
+    and which blocks it does not train on, as they do not hold it to its end. ``counted`` are a private run's numbers, which
+    were noised and charged, and ``fingerprint`` is the digest of its rows that it was told; absent before it was described.
     """
 
     run_id: str
@@ -82,6 +85,8 @@ class KnownRun:
     rows_said: int
     trained: int = 0
     left_out: tuple[str, ...] = ()
+    counted: NoisedCount | None = None
+    fingerprint: bytes = b""
 
 
 class Outbox:
@@ -124,6 +129,9 @@ class Outbox:
             self._connection.executescript(_SCHEMA)
             self._add_column("run", "trained INTEGER NOT NULL DEFAULT 0")
             self._add_column("run", "left_out TEXT NOT NULL DEFAULT ''")
+            self._add_column("run", "units INTEGER")
+            self._add_column("run", "skipped INTEGER")
+            self._add_column("run", "fingerprint BLOB NOT NULL DEFAULT x''")
             self._add_column("answer", "kept_unix INTEGER NOT NULL DEFAULT 0")
             self._kept = self._kept_whole()
         self._bytes = sum(size for _, size in self._kept)
@@ -226,12 +234,14 @@ class Outbox:
         """What is known of a run."""
         with self._using():
             row = self._connection.execute(
-                "SELECT run_id, attempt, task, rows_said, trained, left_out FROM run WHERE run_id = ?", (run_id,)
+                "SELECT run_id, attempt, task, rows_said, trained, left_out, units, skipped, fingerprint FROM run WHERE run_id = ?",
+                (run_id,),
             ).fetchone()
         if row is None:
             return None
-        known, attempt, document, rows_said, trained, left_out = row
-        return KnownRun(known, attempt, document, rows_said, trained, tuple(left_out.split()))
+        known, attempt, document, rows_said, trained, left_out, units, skipped, told = row
+        counted = None if units is None else NoisedCount(units, skipped)
+        return KnownRun(known, attempt, document, rows_said, trained, tuple(left_out.split()), counted, told)
 
     def tasks(self) -> tuple[bytes, ...]:
         """The documents of all tasks that this site was ever asked to train, each once."""
@@ -325,9 +335,22 @@ class Outbox:
             self._connection.execute(f"ALTER TABLE {table} ADD COLUMN {column}")
 
     def _put(self, run: KnownRun) -> None:
+        counted = (None, None) if run.counted is None else (run.counted.units, run.counted.skipped)
+        left_out = " ".join(run.left_out)
+        row = (
+            run.run_id,
+            run.attempt,
+            run.task_document,
+            run.rows_said,
+            run.trained,
+            left_out,
+            *counted,
+            run.fingerprint,
+        )
         self._connection.execute(
-            "INSERT OR REPLACE INTO run (run_id, attempt, task, rows_said, trained, left_out) VALUES (?, ?, ?, ?, ?, ?)",
-            (run.run_id, run.attempt, run.task_document, run.rows_said, run.trained, " ".join(run.left_out)),
+            "INSERT OR REPLACE INTO run (run_id, attempt, task, rows_said, trained, left_out, units, skipped, fingerprint)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            row,
         )
 
     def _dropped_for(self, size: int) -> list[tuple[int, int]]:

@@ -4,30 +4,28 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from importlib.metadata import version
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedloop_clients.charging import RunCharges
-from fedloop_clients.context import KnownVerdict, RunContext
-from fedloop_clients.data.gate import GateVerdict, check_rows, stricter
+from fedloop_clients.context import RunContext
+from fedloop_clients.counting import count_units, exact_verdict, verdict_of
+from fedloop_clients.data.gate import stricter
 from fedloop_clients.measuring import SiteEvaluations, WarmTrainers
 from fedloop_clients.policy import SitePolicy
-from fedloop_clients.privacy.mechanisms import noised_counts
-from fedloop_clients.privacy.planning import count_charge
 from fedloop_clients.randomness import SiteNoise
 from fedloop_clients.statistics import exact_moments, noised_moments
 from fedloop_clients.training.devices import DevicePool
 from fedloop_clients.training.newton import sum_derivatives
-from fedloop_clients.training.rows import UnitIndex
 from fedloop_clients.training.watching import TrainingWatch
 from fedloop_core.arrays import NamedArrays
 from fedloop_core.errors import EnvelopeRefused, UsageError
 from fedloop_core.noise import NoiseSource
 from fedloop_core.privacy.charges import NonPrivateCharge
-from fedloop_core.task.document import CustomModel, NewtonRaphson
+from fedloop_core.task.document import CustomModel, DataGate, NewtonRaphson
 from fedloop_proto.coordination.v1.coordination_pb2 import (
     DataDescription,
     Derivatives,
@@ -120,31 +118,24 @@ class SiteWork:
     def describe(self, charges: RunCharges, instruction: Instruction) -> Outcome:
         """The data gate's verdict, the number of rows, and what the ledger has spent.
 
-        A private run is planned from the number told here, with noise: ``context.known.rows_said``. It is told once; who
-        asks again hears the same number and pays nothing. Blocks that do not hold the run to its end are left out of it
-        here; when the data gate does not admit the rest, the site is not in the run.
+        A private run is judged by, and planned from, numbers that are noised and charged here, before anything is said of the rows:
+        ``context.known.counted``. They are told once; who asks again hears the same and pays nothing. Blocks that
+        do not hold the run to its end are left out of it here; when the data gate does not admit the rest, the site is
+        not in the run.
 
         Raises:
             ModelDiffers: the model is built with other frozen weights here.
-            PrivacyParameterInvalid: the task's parameters guard nothing with these rows.
+            PrivacyParameterInvalid: the task's parameters guard nothing with so many units as were told.
             BudgetExhausted: no block holds the run to its end. At most the number of rows was charged.
         """
         context = charges.context
         if isinstance(context.task.model, CustomModel):
             self._trainers.of(context).require_fixed(instruction.describe_data.fixed_weights)
-        first = context.known.rows_said == 0
-        if first:
-            charges.leave_out_exhausted()  # before anything is charged
-        if self._verdict(context).admitted:
-            charges.check_delta()  # so is this
-            if not context.task.privacy.private:
-                charges.release(_NON_PRIVATE, context.training_blocks, "number of rows")
-                context.known = replace(context.known, rows_said=max(len(context.training), 1))
-            elif first:
-                self._settle_on_blocks(charges, self._noised_units(charges, instruction))
-            else:
-                charges.require_room(charges.plan())
-        verdict = self._verdict(context)
+        gate = self._gate(context)
+        count_units(charges, gate, self._noise.derive(instruction, "rows"))
+        if context.task.privacy.private:
+            self._warn_of_rows(context)
+        verdict = verdict_of(context, gate)
         description = DataDescription(
             admitted=verdict.admitted,
             reasons=verdict.failed,
@@ -153,7 +144,7 @@ class SiteWork:
             blocks_left_out=len(context.known.left_out),
         )
         if verdict.admitted:
-            description.data_fingerprint = context.rows_digest(context.training_blocks)
+            description.data_fingerprint = context.told_digest()
             description.rows = context.known.rows_said
             description.rows_noised = context.task.privacy.private
         return Outcome(description)
@@ -166,7 +157,7 @@ class SiteWork:
             BudgetExhausted: the run or a block cannot pay for them.
         """
         context = charges.context
-        self._verdict(context).require(self._site)
+        verdict_of(context, self._gate(context)).require(self._site)
         plan = charges.plan()
         if plan is None:
             charges.release(_NON_PRIVATE, context.training_blocks, "moments")
@@ -198,7 +189,7 @@ class SiteWork:
         """
         context = charges.context
         charges.require_planned("rounds", instruction.train_locally.rounds_planned, context.task.rounds.count)
-        self._verdict(context).require(self._site)
+        verdict_of(context, self._gate(context)).require(self._site)
         plan = charges.plan()
         trainer = self._trainers.of(context)
         trainer.require_fixed(instruction.train_locally.fixed_weights)
@@ -247,7 +238,7 @@ class SiteWork:
         context = charges.context
         if not isinstance(context.task.training, NewtonRaphson):
             raise UsageError(f"task {context.task.name!r} is not trained by Newton-Raphson.")
-        self._verdict(context).require(self._site)
+        verdict_of(context, self._gate(context)).require(self._site)
         charges.release(_NON_PRIVATE, context.training_blocks, f"round {instruction.round}")
         sums = sum_derivatives(context.task, arrays, context.training)
         result = Derivatives()
@@ -265,40 +256,18 @@ class SiteWork:
         """
         return Outcome(self._evaluations.of_artifact(charges, instruction, arrays))
 
-    def _noised_units(self, charges: RunCharges, instruction: Instruction) -> dict[str, int]:
-        """The number of units in each training block, with noise.
+    def _gate(self, context: RunContext) -> DataGate:
+        """The task's rules and the site's together."""
+        return stricter(context.task.gates.data, self._policy().data_gate)
 
-        One release: a unit is in one block and moves its number by 1, however many rows it has, and no other number.
-        """
-        context = charges.context
-        blocks = context.training_blocks
-        charge = count_charge(context.task)
-        charges.release(charge, blocks, "number of rows")
-        exact = [len(UnitIndex.of(context.blocks[block].units)) for block in blocks]
-        noised = noised_counts(exact, 1 / charge.epsilon, self._noise.derive(instruction, "rows"))
-        return dict(zip(blocks, noised, strict=True))
-
-    @staticmethod
-    def _settle_on_blocks(charges: RunCharges, told: Mapping[str, int]) -> None:
-        """Finds the blocks that hold the run to its end, and with them the number of units that it is planned from.
-
-        Fewer units ask for another plan, which other blocks may not hold, so it is looked at until all hold it. The number is
-        never outside the numbers of rows that the task's data gate lets in, which are public.
-        """
-        context = charges.context
-        gate = context.task.gates.data
-        while True:
-            units = sum(told[block] for block in context.training_blocks)
-            told_now = min(max(units, gate.minimum_rows, 1), gate.maximum_rows)
-            context.known = replace(context.known, rows_said=told_now)
-            if not charges.leave_out_exhausted(charges.plan()):
-                return
-
-    def _verdict(self, context: RunContext) -> GateVerdict:
-        """The data gate's verdict on the run's training rows, found once for each gate that the site sets."""
-        task = context.task
-        gate = stricter(task.gates.data, self._policy().data_gate)
-        if context.verdict is None or context.verdict.gate != gate:
-            verdict = check_rows(context.training, context.data.skipped_share, task.feature_schema, gate)
-            context.verdict = KnownVerdict(gate, verdict)
-        return context.verdict.verdict
+    def _warn_of_rows(self, context: RunContext) -> None:
+        """Tells the site's own people what its rows break; nothing of it leaves."""
+        exact = exact_verdict(context, self._gate(context))
+        if not exact.admitted:
+            _LOG.warning(
+                "site %s: the training rows of run %s break these rules of the data gate: %s. Only this log says so; the run goes on or "
+                "not by numbers with noise",
+                self._site,
+                context.known.run_id,
+                ", ".join(exact.failed),
+            )

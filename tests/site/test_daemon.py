@@ -301,9 +301,12 @@ def test_the_number_of_units_is_told_and_charged_once_a_run(private: Site) -> No
 def test_no_number_of_units_is_told_outside_what_the_gate_lets_in() -> None:
     gates = Gates(data=DataGate(minimum_rows=10, maximum_rows=90))
     site = Site(make_task(0.1).model_copy(update={"gates": gates}), budget=Budget(epsilon=60.0), rows=10)
-    told = [site.describe(run_id=f"run-{at}").data_description.rows for at in range(12)]
-    assert min(told) == 10  # noise of scale 200 around 10
-    assert max(told) == 90
+    said = [site.describe(run_id=f"run-{at}").data_description for at in range(40)]
+    told = [one.rows for one in said if one.admitted]
+    assert told  # noise of scale 200 around 10
+    assert all(10 <= rows <= 90 for rows in told)
+    assert {one.rows for one in said if not one.admitted} == {0}
+    assert {tuple(one.reasons) for one in said if not one.admitted} == {("minimum-rows",), ("maximum-rows",)}
 
 
 @dataclass
@@ -326,7 +329,7 @@ def shaping(rows: int, patch: pytest.MonkeyPatch) -> Shaping:
 
     site = Site(make_task(2.0, scaling="federated"), budget=Budget(epsilon=6.0), rows=rows)
     with patch.context() as patched:
-        patched.setattr("fedloop_clients.work.noised_counts", lambda *_: (203,))
+        patched.setattr("fedloop_clients.counting.noised_counts", lambda *_: (203, 0))
         patched.setattr(LocalTrainer, "train_privately", watched)
         assert site.describe().data_description.rows == 203
         site.ask(collect_moments=CollectMoments())

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from tests.site.test_daemon import Site, arrays_of, make_task, refused
 
-from fedloop_clients import measuring, work
+from fedloop_clients import counting, measuring
 from fedloop_clients.cancelling import WatchedRun
 from fedloop_clients.charging import RunCharges
 from fedloop_clients.daemon import SiteDaemon
@@ -65,8 +65,8 @@ TRAINING = {
     "before the answer leaves": Point(SiteDaemon, "_finish", 0),
 }
 DESCRIBING = {
-    "before the number is found": Point(work, "noised_counts", 1),
-    "after the number is found": Point(work, "noised_counts", 1, after=True),
+    "before the number is found": Point(counting, "noised_counts", 1),
+    "after the number is found": Point(counting, "noised_counts", 1, after=True),
     "before the description is kept": Point(Outbox, "store", 1),
     "after the description is kept": Point(Outbox, "store", 0, after=True),
     "after the description is settled": Point(SiteDaemon, "_finish", 0),

@@ -107,6 +107,7 @@ class SiteData:
         self._secret = secret
         self._admissions = 0
         read = len(training) + len(evaluation) if read is None else read
+        self.skipped = skipped
         self.skipped_share = skipped / max(read + skipped, 1)
         self._home = dict.fromkeys(training.units, ORIGINAL)
         both = sum(unit in self._home for unit in evaluation.units)

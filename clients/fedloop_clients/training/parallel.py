@@ -141,7 +141,7 @@ class DeviceRounds:
         tensors = (*rows.prepared.inputs, rows.prepared.labels)
         total = len(rows.prepared.labels)
         size = max(1, _PIECE_BYTES * total // max(sum(values.nbytes for values in tensors), 1))
-        for start in range(0, total, size):
+        for start in range(0, max(total, 1), size):
             piece = {str(at): values[start : start + size].numpy() for at, values in enumerate(tensors)}
             group.say_all(Kind.ROWS, RowsPiece(last=start + size >= total), piece)
         self._sent = rows

@@ -119,6 +119,8 @@ class LocalTrainer:
             UpdateRefused: arrays that do not fit the model, or an update that is not finite.
             DeviceLost: no device is left to train on.
         """
+        if len(rows) == 0:
+            raise TooFewRows("there is no training row.", hint="Add data, or leave the run.")
         start = self._load(arrays)
         asked = PlainRound(start, self._prepared(rows, arrays), seed)
         return self._result(start, self._rounds.plain(asked, self._train_here, watch))
@@ -138,7 +140,8 @@ class LocalTrainer:
 
         Args:
             arrays: trainable arrays, then the scaler's where the schema has numbers.
-            rows: training rows; rows of one unit are protected together.
+            rows: training rows; rows of one unit are protected together. Without any the update is noise alone: a refusal would
+                say that there is none.
             noise_multiplier: deviation of the noise over the clipping norm.
             rate: probability of each unit to be in a step.
             noise: source of sampling and noise, each from a source of its own.
@@ -147,7 +150,6 @@ class LocalTrainer:
             watch: is told of each step, and may end the training by raising.
 
         Raises:
-            TooFewRows: there is no row.
             UpdateRefused: arrays that do not fit the model, or an update that is not finite.
             UsageError: the task is not private.
             DeviceLost: no device is left to train on.
@@ -281,8 +283,6 @@ class LocalTrainer:
 
     def _prepared(self, rows: Dataset, arrays: NamedArrays) -> TrainingRows:
         """Prepared training rows; prepared again only when the rows or the scaler are others than last time."""
-        if len(rows) == 0:
-            raise TooFewRows("there is no training row.", hint="Add data, or leave the run.")
         key = b"".join(arrays[name].tobytes() for name in (SCALER_MEAN, SCALER_DEVIATION) if name in arrays)
         if self._cached is None or self._cached.rows is not rows or self._cached.key != key:
             if self._schema.numeric:
