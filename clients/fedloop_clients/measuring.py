@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +14,7 @@ from fedloop_clients.data.site_data import RowChoice
 from fedloop_clients.evaluation import exact_scores, noised_scores, one_row_per_unit
 from fedloop_clients.privacy.planning import PrivacyPlan
 from fedloop_clients.randomness import SiteNoise
+from fedloop_clients.scoring import ArtifactApart
 from fedloop_clients.training.devices import DevicePool
 from fedloop_clients.training.newton import log_odds
 from fedloop_clients.training.trainer import LocalTrainer
@@ -84,7 +86,8 @@ class SiteEvaluations:
         """Of the file that would ship, with a runtime that devices use.
 
         Raises:
-            ArtifactRefused: the bytes are not those described, or the features are not the task's.
+            ArtifactRefused: the bytes are not those described, the features are not the task's, or, in a private run, the graph
+                might keep rows or mix them.
             RuntimeUnavailable: no installed runtime takes this kind of artifact.
             BudgetExhausted: the run or an evaluation block cannot pay for it.
             PolicyRefused: other evaluations are planned than the task has; rule ``planned``.
@@ -96,11 +99,8 @@ class SiteEvaluations:
         choice = _ROW_CHOICES.get(asked.rows, RowChoice.ALL)
         charges.require_planned("evaluations", asked.evaluations_planned, planned_evaluations(context.task))
         plan = charges.plan()
-        rows = _rows(context, choice, plan)
-        if len(rows) == 0:
-            return Evaluation(present=False)
-        outputs = load_runtime(description, model).run(rows.inputs)
-        return self._scored(charges, plan, choice, instruction, outputs, rows)
+        run = load_runtime(description, model).run if plan is None else ArtifactApart(description, model).outputs
+        return self._measured(charges, plan, choice, instruction, lambda rows: run(rows.inputs))
 
     def of_model(
         self, charges: RunCharges, plan: PrivacyPlan | None, instruction: Instruction, arrays: NamedArrays
@@ -111,44 +111,47 @@ class SiteEvaluations:
             UpdateRefused: the arrays do not fit the model.
         """
         context = charges.context
-        rows = _rows(context, RowChoice.ALL, plan)
-        if len(rows) == 0:
-            return Evaluation(present=False)
-        if isinstance(context.task.training, NewtonRaphson):
-            outputs = log_odds(context.task, arrays, rows, context.training)
-        else:
-            outputs = self._trainers.of(context).outputs(arrays, rows, context.training)
+
+        def outputs(rows: Dataset) -> NDArray[np.float32]:
+            if isinstance(context.task.training, NewtonRaphson):
+                return log_odds(context.task, arrays, rows, context.training)
+            trainer = self._trainers.of(context)
+            answer = trainer.outputs if plan is None else trainer.outputs_apart
+            return answer(arrays, rows, context.training)
+
         try:
-            return self._scored(charges, plan, RowChoice.ALL, instruction, outputs, rows)
+            return self._measured(charges, plan, RowChoice.ALL, instruction, outputs)
         except BudgetExhausted:
             return Evaluation(present=False, spend=charges.spend(context.evaluation[RowChoice.ALL].blocks))
 
-    def _scored(
+    def _measured(
         self,
         charges: RunCharges,
         plan: PrivacyPlan | None,
         choice: RowChoice,
         instruction: Instruction,
-        outputs: NDArray[np.float32],
-        rows: Dataset,
+        outputs: Callable[[Dataset], NDArray[np.float32]],
     ) -> Evaluation:
+        """Charges an evaluation, and only then touches rows.
+
+        Of a private run nothing that leaves from here on depends on rows but the noised scores: whether there are rows at all
+        is in them, and ``outputs`` refuses nothing.
+        """
         context = charges.context
-        blocks, label = context.evaluation[choice].blocks, context.task.label
+        blocks, rows, label = context.evaluation[choice].blocks, context.evaluation[choice].rows, context.task.label
+        if not blocks or (plan is None and len(rows) == 0):
+            return Evaluation(present=False)
         charges.release(NonPrivateCharge() if plan is None else plan.evaluation, blocks, "evaluation")
         if plan is None:
-            scores = exact_scores(label, outputs, rows.labels)
+            scores = exact_scores(label, outputs(rows), rows.labels)
         else:
+            rows = one_row_per_unit(rows)
             purpose = f"evaluation {choice.value} {instruction.arrays_digest.hex()[:16]}"
             noise = self._noise.derive(instruction, purpose)
-            scores = noised_scores(label, outputs, rows.labels, plan.evaluation.epsilon, noise)
+            scores = noised_scores(label, outputs(rows), rows.labels, plan.evaluation.epsilon, noise)
         evaluation = scores.message()
         evaluation.spend.CopyFrom(charges.spend(blocks))
         return evaluation
-
-
-def _rows(context: RunContext, choice: RowChoice, plan: PrivacyPlan | None) -> Dataset:
-    rows = context.evaluation[choice].rows
-    return rows if plan is None else one_row_per_unit(rows)
 
 
 def _artifact(document: bytes, arrays: NamedArrays) -> tuple[ArtifactDescription, bytes]:

@@ -11,6 +11,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+from fedloop_clients.scoring import ArtifactApart
 from fedloop_core.arrays import arrays_from_bytes
 from fedloop_core.encoding import CATEGORICAL, NUMERIC, InputEncoder, Inputs
 from fedloop_core.models import build_model
@@ -66,6 +67,23 @@ class Exported:
 def exported(request: pytest.FixtureRequest, make_request: Any) -> Exported:
     asked = make_request(**KINDS[request.param])
     return Exported(asked, export_artifacts(asked))
+
+
+def test_a_site_answers_each_row_alone_and_a_row_that_fails_changes_no_other(exported: Exported) -> None:
+    inputs = exported.rows(40)
+    spoilt = {name: array.copy() for name, array in inputs.items()}
+    if CATEGORICAL in spoilt:
+        spoilt[CATEGORICAL][3] = 2**40  # no table has such a place
+    others = np.arange(40) != 3
+    for artifact in exported.artifacts:
+        apart = ArtifactApart(artifact.description, artifact.model)
+        found = apart.outputs(inputs)
+        together = load_runtime(artifact.description, artifact.model).run(inputs)
+        assert float(np.abs(found - together).max()) <= 1e-4 * float(np.ptp(together)), artifact.description.kind
+        again = apart.outputs(spoilt)
+        np.testing.assert_array_equal(again[others], found[others])
+        if exported.request.task.model.kind == "mlp":  # embeds its categories, and looks for a row that is not there
+            assert np.isnan(again[3]).all()
 
 
 def test_answers_agree_with_torch(exported: Exported) -> None:

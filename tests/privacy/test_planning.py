@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from fedloop_clients.charging import epsilon_of_run
 from fedloop_clients.privacy.planning import Ceiling, count_charge, plan_run
 from fedloop_core.errors import PrivacyParameterInvalid
-from fedloop_core.privacy.accounting import epsilon, rdp_at, registered_order
+from fedloop_core.privacy.accounting import epsilon, epsilon_at, rdp_at, registered_order
 from fedloop_core.privacy.charges import PureCharge
 from fedloop_core.schema import ClassLabel, NumericFeature
 from fedloop_core.task.document import FederatedAveraging, LogisticModel, Preprocessing, Privacy, Task
@@ -49,6 +50,26 @@ def test_rate_and_divisor_follow_from_the_number_told(told: int, rate: float, di
 def test_whatever_number_is_told_the_run_stays_within_epsilon(told: int) -> None:
     plan = plan_run(planned_task("range"), told, 20)
     assert 2.99 <= plan.rows.epsilon + epsilon([plan.round] * 20, 1e-5) <= 3.0 * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("told", [37, 400, 5000])
+def test_the_order_is_fixed_before_the_first_round_and_holds_all_of_them(told: int) -> None:
+    plan = plan_run(planned_task(), told, 20)
+    assert plan.moments is not None
+    whole = [plan.round] * 20 + [plan.moments]
+    at_order = epsilon_at(plan.order, sum(rdp_at(charge, plan.order) for charge in whole), 1e-5)
+    assert plan.rows.epsilon + at_order == pytest.approx(3.0, rel=1e-4)
+    assert plan.rows.epsilon + at_order <= 3.0 * (1 + 1e-6)
+    loud = plan_run(
+        planned_task(), told, 20, ceilings=(Ceiling(plan.order, sum(rdp_at(c, plan.order) for c in whole)),)
+    )
+    assert loud.order == plan.order  # what other runs have spent meanwhile decides noise, not the order
+
+
+def test_a_runs_epsilon_is_told_at_its_order_and_not_at_the_best_one_so_far() -> None:
+    plan = plan_run(planned_task(), 1000, 20)
+    at_best, at_order = (epsilon_of_run([plan.rows, plan.round], 1e-5, order) for order in (None, plan.order))
+    assert at_order > at_best
 
 
 def test_evaluations_share_their_own_epsilon() -> None:

@@ -6,6 +6,8 @@ so that a round that is repeated after a crash gives the same update.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedloop_clients.scoring.model import outputs_apart
 from fedloop_clients.statistics import own_scaler
 from fedloop_clients.training.bounding import require_ordinary
 from fedloop_clients.training.clipping import UnitClipping
@@ -189,14 +192,30 @@ class LocalTrainer:
         Raises:
             UpdateRefused: arrays that do not fit the model.
         """
+        with self._answering(arrays, scaler_rows), torch.no_grad():
+            outputs: Tensor = self._model(*raw_tensors(rows.inputs))
+        return outputs.numpy()
+
+    def outputs_apart(self, arrays: NamedArrays, rows: Dataset, scaler_rows: Dataset) -> NDArray[np.float32]:
+        """As ``outputs``, each row answered alone; not a number for a row on which the model fails.
+
+        Raises:
+            UpdateRefused: arrays that do not fit the model.
+        """
+        with self._answering(arrays, scaler_rows):
+            return outputs_apart(self._model, raw_tensors(rows.inputs), self._schema.outputs)
+
+    @contextmanager
+    def _answering(self, arrays: NamedArrays, scaler_rows: Dataset) -> Iterator[None]:
+        """With these arrays, in evaluation."""
         self._load(arrays)
         if self._schema.numeric:
             self._model.set_scaler(self._scaler(arrays, scaler_rows))
         self._model.eval()
-        with torch.no_grad():
-            outputs: Tensor = self._model(*raw_tensors(rows.inputs))
-        self._model.train()
-        return outputs.numpy()
+        try:
+            yield
+        finally:
+            self._model.train()
 
     def _train_here(self, asked: PlainRound, watch: TrainingWatch) -> Trained:
         network, settings = self._network, self._network.training
