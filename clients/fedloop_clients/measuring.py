@@ -14,7 +14,7 @@ from fedloop_clients.data.site_data import RowChoice
 from fedloop_clients.evaluation import exact_scores, noised_scores, one_row_per_unit
 from fedloop_clients.privacy.planning import PrivacyPlan
 from fedloop_clients.randomness import SiteNoise
-from fedloop_clients.scoring import ArtifactApart
+from fedloop_clients.scoring.artifact import ArtifactApart
 from fedloop_clients.training.devices import DevicePool
 from fedloop_clients.training.newton import log_odds
 from fedloop_clients.training.trainer import LocalTrainer

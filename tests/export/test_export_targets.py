@@ -11,7 +11,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from fedloop_clients.scoring import ArtifactApart
+from fedloop_clients.scoring.artifact import ArtifactApart
 from fedloop_core.arrays import arrays_from_bytes
 from fedloop_core.encoding import CATEGORICAL, NUMERIC, InputEncoder, Inputs
 from fedloop_core.models import build_model

@@ -18,7 +18,8 @@ from tests.site.test_artifact_evaluation import Talk, describe, linear_model, so
 from tests.site.test_daemon import Site, arrays_of, make_task, refused
 
 from fedloop_clients.policy import Budget
-from fedloop_clients.scoring import ArtifactApart, outputs_apart
+from fedloop_clients.scoring.artifact import ArtifactApart
+from fedloop_clients.scoring.model import outputs_apart
 from fedloop_clients.scoring.tflite_graph import check_tflite
 from fedloop_clients.training.trainer import LocalTrainer
 from fedloop_core.dataset import Dataset
