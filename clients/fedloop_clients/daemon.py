@@ -262,6 +262,8 @@ class SiteDaemon:
             answer.securely_aggregated.CopyFrom(told)
             return self._finish(answer, vector, digest(vector))
         key = _question_key(instruction, kind, arrays_digest)
+        if kind in TRAINS:
+            self._secure.require_same(instruction, context.task, key)
         stored = self._outbox.find(key)
         if stored is None:
             self._admission.require_rounds_left(instruction, context.known, context.task)
@@ -314,6 +316,7 @@ class SiteDaemon:
                 purpose=context.task.purpose_name,
                 attempt=instruction.attempt,
                 blocks_left_out=len(context.known.left_out),
+                data_gate="" if context.verdict is None else ", ".join(context.verdict.verdict.failed),
             )
         return stored
 

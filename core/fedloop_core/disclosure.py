@@ -26,6 +26,7 @@ def _row(what: str, device: str, site: str, coordinator: str, other_sites: str) 
 
 _UPDATE = "a site's update of one round"
 _NOISED = "with noise"
+_OF_ONE_RUN = "yes, another one in each run"
 
 DISCLOSURES: tuple[Disclosure, ...] = (
     _row("a site's rows", _NO, "yes", _NO, _NO),
@@ -37,9 +38,9 @@ DISCLOSURES: tuple[Disclosure, ...] = (
     _row("how good a model is on its evaluation rows", _NO, "yes", _NOISED, _NO),
     _row("drift in a window, yes or no", _NO, "yes, exactly", "with noise, one bit", _NO),
     _row("what moved, and how far", _NO, "yes", _NO, _NO),
-    _row("verdict of the data gate, and which rules failed", _NO, "yes", "exactly", _NO),
+    _row("verdict of the data gate, and which rules failed", _NO, "yes, exactly", _NOISED, _NO),
     _row("number of units with labels that came back since drift was told", _NO, "yes", _NOISED, _NO),
-    _row("digest of the rows, keyed with the site's secret", _NO, "yes", "yes", _NO),
+    _row("digest of the rows, keyed with the site's secret", _NO, "yes", _OF_ONE_RUN, _NO),
     _row("what the ledger has spent and still allows", _NO, "yes", "yes", _NO),
     _row("how many blocks of its rows a run leaves out", _NO, "yes, and which", "yes, the number", _NO),
     _row("number of the ledger's newest entry, and its digest", _NO, "yes", "yes, signed", _NO),
@@ -69,4 +70,5 @@ def _for(task: Task, row: Disclosure) -> Disclosure:
         seen = _NO if task.secure else _NOISED
     if not task.privacy.private:
         seen = "yes" if row.what.startswith("what moved") else seen.replace(_NOISED, "exactly")
+        seen = "yes" if seen == _OF_ONE_RUN else seen
     return row.model_copy(update={"coordinator": seen})

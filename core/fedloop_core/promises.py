@@ -37,11 +37,14 @@ def releases_of(task: Task) -> Iterator[ReleaseMade]:
     count = "discrete Laplace noise" if noised else exact
     yield ReleaseMade(what="the number of training units", mechanism=count, charged_to=trained)
     yield ReleaseMade(what="how good models are on evaluation rows", mechanism=count, charged_to=evaluated)
-    yield ReleaseMade(
-        what="whether the data gate lets the rows in, and a digest of them under the site's own key",
-        mechanism=exact,
-        charged_to="nobody",
+    gate = (
+        "follows from the number of training units, and from one of skipped rows under the same noise"
+        if noised
+        else exact
     )
+    yield ReleaseMade(what="whether the data gate lets the rows in", mechanism=gate, charged_to=trained)
+    of_one_run = "keyed with the site's secret, another one in each run" if noised else "keyed with the site's secret"
+    yield ReleaseMade(what="a digest of the training rows", mechanism=of_one_run, charged_to="nobody")
 
 
 def not_protected(task: Task) -> Iterator[str]:
@@ -52,7 +55,7 @@ def not_protected(task: Task) -> Iterator[str]:
         yield "A person with several rows is protected as several rows, and so less."
     if task.privacy.private:
         yield "A person with rows at two sites is two units: their losses add up."
-        yield "The data gate's verdict and the codes of refusals are exact; each tells little, and none is covered by epsilon."
+        yield "Which columns a site's file has, and whether it can be read at all, is told by a refusal, exactly and uncharged."
         yield "Epsilon bounds what is learnt of one unit, and nothing of what a site's rows have in common."
     if task.central_privacy is not None:
         yield "What hides a whole site is added by the coordinator, which sees each update before."

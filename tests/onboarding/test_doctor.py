@@ -23,7 +23,7 @@ from fedloop_core.errors import BudgetFixed
 from fedloop_core.federation.join import JoinToken
 from fedloop_core.processes.status import ProcessState, ProcessStatus, SupervisorStatus, write_status
 from fedloop_core.schema import ClassLabel, NumericFeature
-from fedloop_core.task.document import LogisticModel, Privacy, Task
+from fedloop_core.task.document import DataGate, Gates, LogisticModel, Privacy, Task
 from fedloop_core.task.presets import load_preset
 
 if TYPE_CHECKING:
@@ -397,8 +397,10 @@ class Values:
 
 VALUES = (
     Values("as they should be", "5,no 6,yes 40,no 7,yes", Level.OK, ()),
+    Values("fewer rows than the gate asks for", "5,no 6,yes", Level.WARNING, ("rules of the data gate: minimum-rows",)),
+    Values("more rows than the gate allows", "5,no 6,yes " * 3, Level.WARNING, ("maximum-rows",)),
     Values("another unit", "90,no 110,yes 15,no", Level.WARNING, ("2 of 3 rows", "'glucose'", "2 to 16 mmol/l")),
-    Values("one class", "5,no 6,no", Level.WARNING, ("all 2 rows have the class 'no' in column 'ill'",)),
+    Values("one class", "5,no 6,no 7,no", Level.WARNING, ("all 3 rows have the class 'no' in column 'ill'",)),
     Values("no rows", "", Level.PROBLEM, ("data.csv has no rows.",)),
 )
 
@@ -412,6 +414,7 @@ def test_values_that_are_probably_not_meant(values: Values, joined_home: SiteHom
         label=ClassLabel(kind="classes", name="ill", classes=("no", "yes")),
         model=LogisticModel(kind="logistic"),
         privacy=Privacy(epsilon=float("inf")),
+        gates=Gates(data=DataGate(minimum_rows=3, maximum_rows=5)),
     )
     (joined_home.folder / "data.csv").write_text("\n".join(["glucose,ill", *values.rows.split()]) + "\n")
     *fit, finding = look(scene_of(joined_home, task=task), "data")

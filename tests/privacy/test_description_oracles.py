@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fedloop_clients.controls import SiteControls
 from fedloop_clients.daemon import SiteDaemon
 from fedloop_clients.endpoint import Question
 from fedloop_clients.home import Membership, SiteHome
@@ -23,6 +24,7 @@ from fedloop_clients.policy import Budget, SiteConfig, SitePolicy
 from fedloop_clients.privacy.ledger import Ledger
 from fedloop_clients.service.rows import FileRows
 from fedloop_core.arrays import digest
+from fedloop_core.audit import AuditAction, AuditLog
 from fedloop_core.federation.answers import open_answer
 from fedloop_core.federation.protocol import PROTOCOL
 from fedloop_core.keys import SigningKey, seal
@@ -88,6 +90,7 @@ class Site:
             site="north", policy=policy or SitePolicy(), training_budget=budget, evaluation_budget=budget
         )
         self.noise = noise or SystemNoise()
+        self.audit = AuditLog(folder / "audit.jsonl")
         self.ledger = Ledger(":memory:", lambda: 0)
         self.outbox = Outbox(":memory:")
         self.restart()
@@ -106,6 +109,7 @@ class Site:
             KEY.verifying,
             lambda: 0,
             signing_key=SITE_KEY,
+            controls=SiteControls.of_folder("north", self.home.folder, lambda: self.config.policy, self.audit),
         )
 
     def ask(self, task: Task, run_id: str, arrays: Mapping[str, Any] | None = None, **parts: Any) -> Answer:
@@ -272,6 +276,8 @@ def test_the_sites_people_see_what_leaves_nobody(tmp_path: Path, caplog: pytest.
         said = site.describe(probe(all_classes=True, maximum_skipped=0.1, minimum_rows=5)).data_description
     assert "break these rules of the data gate: minimum-rows, maximum-skipped, all-classes" in caplog.text
     assert set(said.reasons) <= {"minimum-rows"}
+    (begun,) = [entry for entry in site.audit.entries() if entry.action is AuditAction.RUN_STARTED]
+    assert begun.details["data_gate"] == "minimum-rows, maximum-skipped, all-classes"
 
 
 def test_digests_of_rows_cannot_be_compared_over_runs(tmp_path: Path) -> None:

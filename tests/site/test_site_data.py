@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedloop_clients.data.fingerprint import fingerprint
-from fedloop_clients.data.gate import check_rows, stricter
+from fedloop_clients.data.gate import NoisedCount, check_count, check_rows, stricter
 from fedloop_clients.data.site_data import RowChoice, SiteData
 from fedloop_core.dataset import Dataset
 from fedloop_core.errors import DataError, DataGateFailed, UsageError
@@ -110,6 +110,24 @@ def test_the_gate(count: int, skipped: float, gate: DataGate, failed: tuple[str,
     verdict = check_rows(some_rows([f"u{at}" for at in range(count)]), skipped, SCHEMA, gate)
     assert verdict.failed == failed
     assert verdict.admitted == (not failed)
+
+
+NOISED = {
+    "all well": (NoisedCount(20, 1), DataGate(), ()),
+    "too few units": (NoisedCount(9, 0), DataGate(), ("minimum-rows",)),
+    "less than none": (NoisedCount(-40, None), DataGate(minimum_rows=1), ("minimum-rows",)),
+    "too many units": (NoisedCount(20, 0), DataGate(maximum_rows=19), ("maximum-rows",)),
+    "skipped, as noise may be": (NoisedCount(20, 57), DataGate(maximum_skipped=0.0), ()),
+    "skipped, more than noise": (NoisedCount(20, 58), DataGate(maximum_skipped=0.0), ("maximum-skipped",)),
+    "skipped, within the share": (NoisedCount(200, 150), DataGate(maximum_skipped=0.5), ()),
+    "nothing was counted of skipped rows": (NoisedCount(20, None), DataGate(maximum_skipped=0.0), ()),
+    "classes are not judged": (NoisedCount(20, 0), DataGate(all_classes=True), ()),
+}
+
+
+@pytest.mark.parametrize(("counted", "gate", "failed"), NOISED.values(), ids=NOISED.keys())
+def test_the_gate_of_a_private_run(counted: NoisedCount, gate: DataGate, failed: tuple[str, ...]) -> None:
+    assert check_count(counted, 10.0, gate).failed == failed  # four deviations are 56.6
 
 
 def test_a_verdict_names_its_rule_on_the_wire() -> None:

@@ -78,7 +78,7 @@ class Round:
             return trainer.train(self.arrays, self.rows, 42, **named)
         noise, units = SeededNoise(4), len(set(self.rows.units))
         return trainer.train_privately(
-            self.arrays, self.rows, 0.8, self.rate, noise, expected_batch_size=self.rate * units, **named
+            self.arrays, self.rows, 0.8, self.rate, noise, expected_batch_size=self.rate * max(units, 1), **named
         )
 
     def expected(self) -> LocalResult:

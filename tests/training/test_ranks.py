@@ -44,6 +44,15 @@ def test_plain_rounds_are_those_of_one_process(kit: SimpleNamespace, opened: Ope
     assert kit.pids(trainer) == started
 
 
+def test_a_private_round_without_any_row_is_noise_on_devices_too(kit: SimpleNamespace, opened: Opened) -> None:
+    task = kit.task(private=True)
+    asked = kit.round(task, kit.rows(task).take([]))
+    trained = asked.train(opened(task, kit.pool("cpu:0", "cpu:1")))
+    assert trained.empty_batches == trained.steps
+    assert kit.differs(trained, asked.expected()) <= TOLERANCE
+    assert all(array.any() for array in trained.update.values())
+
+
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 def test_private_rounds_are_those_of_one_process(
     kit: SimpleNamespace, opened: Opened, ranks: int, monkeypatch: pytest.MonkeyPatch

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedloop_clients.data.claim import find_claim
+from fedloop_clients.data.gate import GateVerdict, check_rows, stricter
 from fedloop_clients.data.opening import open_source
 from fedloop_clients.data.sentences import skipped_words
 from fedloop_clients.data.source import read_site_rows
@@ -63,6 +64,9 @@ class DataCheck:
             yield problem(said, f"The task allows a share of {allowed:g} to be skipped: correct these rows.")
         else:
             yield fine(said)
+        if fit:
+            gate = stricter(task.gates.data, scene.home.settings.policy.data_gate)
+            yield from _beside_the_gate(scene.home.data_file, check_rows(reading.rows, 0.0, task.feature_schema, gate))
         yield from strange_values(scene.home.data_file, reading.rows, task)
 
     def _without_task(self, scene: Scene) -> Finding:
@@ -81,6 +85,17 @@ class DataCheck:
                 f"{said}; {broken} rows have another number of cells and are skipped.", "Correct these rows."
             )
         return fine(f"{said}; give --task FILE to see which fit a task.")
+
+
+def _beside_the_gate(path: Path, verdict: GateVerdict) -> Iterator[Finding]:
+    """What the site's own people may know exactly: a private run is let in or not by numbers with noise."""
+    broken = [rule for rule in verdict.failed if rule != "all-classes"]  # strange values say so with the class
+    if broken:
+        yield warning(
+            f"{path}: the rows break these rules of the data gate: {', '.join(broken)}.",
+            "A run without privacy leaves this site out. A private one may let it in, since it is judged by numbers with noise: correct "
+            "the file, or pause the site.",
+        )
 
 
 def _claimed(scene: Scene) -> Iterator[Finding]:
