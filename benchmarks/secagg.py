@@ -135,7 +135,7 @@ class Other:
         """Masks with its self-mask and those of pairs with ``only``."""
         self.shares = {sealed.site: opened(self.site, AT, self.agreed, sealed) for sealed in question.sealed}
         self.members = members_transcript(self.agreed.transcript, sorted([*self.shares, self.site]))
-        whole = whole_vector(self.agreed, arrays, self.agreed.expected.weight)
+        whole = whole_vector(self.agreed, arrays)
         return MaskedInput(AT, masked_vector(self.site, AT, self.agreed, only, self.members, whole))
 
     def confirm(self, question: ConfirmSurvivors) -> Confirmation:
@@ -185,11 +185,15 @@ class Federation:
 
     def expected(self, site: str) -> Expected:
         """What a site knows itself."""
-        return Expected(bytes(32), bytes(32), self.spec, LARGEST, self.weights[site])
+        return Expected(bytes(32), bytes(32), self.spec, LARGEST, self.weights[site], bytes(32))
 
     def fill(self, site: str) -> NamedArrays:
         """The update of a site, in the one buffer."""
         self.replies.fill(self.weights[site] - 100, self.replies.buffer)
+        return self.arrays
+
+    def found(self, _: bytes) -> NamedArrays:
+        """The one buffer, as it is filled."""
         return self.arrays
 
     def sums(self) -> FixedPointSum:
@@ -235,7 +239,7 @@ def fold(scene: Federation) -> float:
         arrays = scene.fill(name)
         if name == MEASURED:
             meter = Meter()
-            masked = scene.measured("mask", scene.site.mask, question, arrays, scene.weights[name])
+            masked = scene.measured("mask", scene.site.mask, question, scene.found)
             peak = meter.models(scene.case.size) * scene.case.size.model_bytes
         else:
             masked = scene.others[name].mask(question, arrays, (MEASURED, *scene.dropping))

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pytest
 
-from fedloop_clients.secure_aggregation.machine import AggregatingSite
+from fedloop_clients.secure_aggregation.machine import AggregatingSite, UpdateSource
 from fedloop_clients.secure_aggregation.policy import AggregationPolicy
 from fedloop_clients.secure_aggregation.promises import MemoryPromises
 from fedloop_clients.secure_aggregation.states import Expected
@@ -37,6 +37,7 @@ from fedloop_server.aggregation import FixedPointSum
 from fedloop_server.secure_aggregation.machine import Goal, SecureRound, SecureSum, Stage
 
 LARGEST = 10.0
+TRAINED = bytes([2]) * 32
 RUN = "20260101-heart-1"
 AT = Instance(RUN, 1, 2)
 VICTIM, ACCOMPLICE = "site-00", "site-04"
@@ -100,7 +101,11 @@ class Federation:
         return Goal(bytes(32), bytes([1]) * 32, self.spec.size, LARGEST, self.total_weight)
 
     def expected(self, site: str) -> Expected:
-        return Expected(bytes(32), bytes([1]) * 32, self.spec, LARGEST, self.weights[site])
+        return Expected(bytes(32), bytes([1]) * 32, self.spec, LARGEST, self.weights[site], TRAINED)
+
+    def found(self, site: str) -> UpdateSource:
+        """The update that the site keeps under a name."""
+        return lambda name: {TRAINED: self.updates[site]}[name]
 
     def answer(self, site: str, question: Question) -> Answer:
         """What a site says to a question, both through their bytes."""
@@ -113,7 +118,7 @@ class Federation:
                 return decode(SharedKeys, encode(machine.share_keys(asked, self.expected(site))))
             case MaskInput():
                 asked_mask = decode(MaskInput, content)
-                masked = machine.mask(asked_mask, self.updates[site], self.weights[site])
+                masked = machine.mask(asked_mask, self.found(site))
                 return decode_masked(encode(masked), masked.masked.view(np.int64))
             case ConfirmSurvivors():
                 return decode(Confirmation, encode(machine.confirm(decode(ConfirmSurvivors, content))))

@@ -21,7 +21,7 @@ from tests.secure_aggregation.federation import (
     run,
 )
 
-from fedloop_core.errors import SecureAggregationRefused, UpdateRefused
+from fedloop_core.errors import SecureAggregationRefused
 from fedloop_core.secure_aggregation.agreement import KeyPair, seal_shares
 from fedloop_core.secure_aggregation.messages import (
     Advertisement,
@@ -188,15 +188,6 @@ def test_s7_a_site_masks_nothing_that_the_gate_would_refuse(name: str) -> None:
     assert summed is not None
     assert [(d.site, d.stage, d.reason) for d in round_.dropped] == [(VICTIM, M, reason)]
     assert VICTIM not in summed.survivors
-
-
-def test_s7_a_weight_that_was_not_agreed_is_refused() -> None:
-    federation = Federation(3)
-    round_ = federation.coordinator(AT)
-    run(federation, round_, until=M)
-    question = round_.ask_inputs()[VICTIM]
-    with pytest.raises(UpdateRefused, match="was agreed"):
-        federation.machines[VICTIM].mask(question, federation.updates[VICTIM], 101)
 
 
 def test_sites_that_were_sent_different_models_do_not_sum() -> None:

@@ -9,8 +9,10 @@ import pytest
 from tests.secure_aggregation.federation import (
     AT,
     RUN,
+    TRAINED,
     VICTIM,
     Federation,
+    Update,
     names,
     refusal,
     run,
@@ -170,3 +172,35 @@ def test_promises_outlive_the_process_in_the_outbox(tmp_path: Path) -> None:
     assert again.read_promise(at) == kept
     assert again.read_promise(Instance(RUN, 4, 2)) == Promise.of(Instance(RUN, 4, 2))
     again.close()
+
+
+@pytest.mark.parametrize("restarted", [False, True], ids=["in one process", "after a restart"])
+def test_s4_a_round_is_agreed_on_for_one_update_for_ever(restarted: bool) -> None:
+    federation = Federation(3)
+    run(federation, federation.coordinator(AT), until=M)
+    if restarted:
+        federation.machines[VICTIM] = federation.machine(VICTIM)
+    later = federation.coordinator(replace(AT, number=3))
+    run(federation, later, until=S)
+    question = later.ask_shares(federation.goal())[VICTIM]
+    other = replace(federation.expected(VICTIM), update=b"o" * 32)
+    assert refusal(lambda: federation.machines[VICTIM].share_keys(question, other)) == "update"
+    assert federation.machines[VICTIM].share_keys(question, federation.expected(VICTIM))
+    following = federation.coordinator(replace(AT, round=2))
+    run(federation, following, until=S)
+    asked = following.ask_shares(federation.goal())[VICTIM]
+    assert federation.machines[VICTIM].share_keys(asked, other)  # another round has another one
+
+
+def test_s4_the_update_that_is_masked_is_asked_for_by_the_name_that_was_agreed_on() -> None:
+    federation = Federation(3)
+    round_ = federation.coordinator(AT)
+    run(federation, round_, until=M)
+    asked: list[bytes] = []
+
+    def find(name: bytes) -> Update:
+        asked.append(name)
+        return federation.updates[VICTIM]
+
+    federation.machines[VICTIM].mask(round_.ask_inputs()[VICTIM], find)
+    assert asked == [TRAINED]

@@ -70,7 +70,7 @@ def test_s9_nothing_secret_is_pickled_printed_or_kept_after_the_round() -> None:
     run(federation, round_)
     kept = federation.machines[VICTIM]._live[RUN, 1].state
     assert vars(kept) == {}
-    assert set(Promise.model_fields) == {"run_id", "round", "number", "transcript", "survivors", "released"}
+    assert set(Promise.model_fields) == {"run_id", "round", "number", "update", "transcript", "survivors", "released"}
 
 
 def test_s9_weights_do_not_travel_in_clear() -> None:

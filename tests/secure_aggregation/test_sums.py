@@ -129,7 +129,7 @@ def test_keys_of_the_next_round_can_be_told_before_this_one_is_unmasked() -> Non
         following.take_shares(site, federation.machines[site].share_keys(share, federation.expected(site)))
     for site, mask in following.ask_inputs().items():
         machine = federation.machines[site]
-        following.take_input(site, machine.mask(mask, federation.updates[site], federation.weights[site]))
+        following.take_input(site, machine.mask(mask, federation.found(site)))
     assert following.ask_survivors()
 
 

@@ -1,7 +1,8 @@
 """The machine that answers for a site: five questions in order, each once, and what a site never does.
 
 - It takes part with sites that its people know, at least as many as they ask for, under a threshold that it works out itself.
-- What is summed must be what it knows itself: task, model, values, bounds.
+- What is summed must be what it knows itself: task, model, values, bounds. It is agreed for one update, which is masked and no other, in
+  this instance and in every later one of the round.
 - One transcript and one list of survivors for each instance; shares leave once for each round of a run, for ever, and only when enough
   sites have signed the very list that it has signed.
 - Of each site it gives out the share of its seed or that of its mask key, by its own list: no message can name both.
@@ -14,7 +15,7 @@ refused and changes nothing. Calls must not overlap.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -54,7 +55,10 @@ from fedloop_core.secure_aggregation.messages import (
 )
 from fedloop_core.secure_aggregation.transcript import advertised_text, members_transcript, survivors_text
 
-__all__ = ["AggregatingSite"]
+__all__ = ["AggregatingSite", "UpdateSource"]
+
+UpdateSource = Callable[[bytes], NamedArrays]
+"""The update that is named so."""
 
 _MOST_LIVE = 4  # rounds that are held in memory at once: the one that is summed, and keys of the next
 _Given = TypeVar("_Given", bound=Answer)
@@ -116,7 +120,9 @@ class AggregatingSite:
         keys = OwnKeys(KeyPair.generate(), KeyPair.generate())
         text = advertised_text(instance, self._site, keys.mask.public, keys.channel.public)
         answer = Advertisement(instance, self._site, keys.mask.public, keys.channel.public, self._key.sign(text))
-        self._promises.write(Promise(run_id=instance.run_id, round=instance.round, number=instance.number))
+        self._promises.write(
+            Promise.of(instance).model_copy(update={"number": instance.number, "update": promise.update})
+        )
         return self._give(question, Advertised(keys, answer), answer)
 
     def share_keys(self, question: ShareKeys, expected: Expected) -> SharedKeys:
@@ -129,24 +135,26 @@ class AggregatingSite:
             return again
         state, promise = self._at(question, Advertised)
         self._require(not promise.transcript, "transcript", "this instance has a transcript.")
+        update = expected.update.hex()
+        self._require(promise.update in ("", update), "update", "another update was agreed on in this round.")
         self._policy.check_cohort(len(question.cohort), question.terms.threshold)
         check_cohort(question, state.advertisement, self._consortium)
         check_terms(question, expected)
         agreed, answer = share_out(self._site, question, expected, state.keys)
-        self._promises.write(promise.model_copy(update={"transcript": agreed.transcript.hex()}))
+        self._promises.write(promise.model_copy(update={"transcript": agreed.transcript.hex(), "update": update}))
         return self._give(question, Shared(agreed), answer)
 
-    def mask(self, question: MaskInput, arrays: NamedArrays, weight: int) -> MaskedInput:
-        """Checks the update and masks it: fixed point, then the self-mask and one mask for each other member.
+    def mask(self, question: MaskInput, find: UpdateSource) -> MaskedInput:
+        """Checks the update that was agreed on and masks it: fixed point, then the self-mask and one mask for each other member.
 
         Args:
             question: with the shares of the other members.
-            arrays: the update.
-            weight: what each value is multiplied by; it is the last value of the vector.
+            find: gives the update, by the name that it was agreed on under.
 
         Raises:
             SecureAggregationRefused: members, their number or their shares do not fit.
-            UpdateRefused: names, shapes, dtypes, values, norm or weight of the update.
+            UpdateRefused: names, shapes, dtypes, values or norm of the update.
+            FedloopError: as ``find``.
         """
         if (again := self._again(question, MaskedInput)) is not None:
             return again
@@ -161,7 +169,7 @@ class AggregatingSite:
         self._policy.check_remaining(len(members), agreed.terms.threshold)
         shares = {sealed.site: opened(self._site, question.instance, agreed, sealed) for sealed in question.sealed}
         transcript = members_transcript(agreed.transcript, members)
-        whole = whole_vector(agreed, arrays, weight)
+        whole = whole_vector(agreed, find(agreed.expected.update))
         vector = masked_vector(self._site, question.instance, agreed, members, transcript, whole)
         after = Masked(agreed.terms.threshold, transcript, agreed.own_share, shares)
         return self._give(question, after, MaskedInput(question.instance, vector))

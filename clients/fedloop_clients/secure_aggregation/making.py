@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 
 from fedloop_clients.secure_aggregation.states import Agreed, Expected, OwnKeys
 from fedloop_core.arrays import NamedArrays
-from fedloop_core.errors import UpdateRefused
 from fedloop_core.fixed_point import FixedPoint
 from fedloop_core.secure_aggregation.agreement import open_shares, pair_key, seal_shares, self_key
 from fedloop_core.secure_aggregation.identity import Instance
@@ -70,15 +69,13 @@ def opened(site: str, instance: Instance, agreed: Agreed, sealed: SealedShares) 
     )
 
 
-def whole_vector(agreed: Agreed, arrays: NamedArrays, weight: int) -> NDArray[np.int64]:
-    """The update times its weight in whole numbers, and behind them the weight. [values + 1].
+def whole_vector(agreed: Agreed, arrays: NamedArrays) -> NDArray[np.int64]:
+    """The update times the agreed weight in whole numbers, and behind them the weight. [values + 1].
 
     Raises:
-        UpdateRefused: names, shapes, dtypes, values, norm or weight of the update do not fit.
+        UpdateRefused: names, shapes, dtypes, values or norm of the update do not fit.
     """
     expected, terms = agreed.expected, agreed.terms
-    if weight != expected.weight:
-        raise UpdateRefused(f"the update has weight {weight}; {expected.weight} was agreed.", reason="weight")
     point = FixedPoint(expected.spec.dtypes, largest_value=terms.largest_value, total_weight=terms.total_weight)
     if expected.bounds_norm:
         check_update(arrays, expected.spec, maximum_norm=expected.largest_value)
@@ -88,9 +85,9 @@ def whole_vector(agreed: Agreed, arrays: NamedArrays, weight: int) -> NDArray[np
     whole = np.zeros(expected.spec.size + 1, dtype=np.int64)
     start = 0
     for array in arrays.values():
-        point.add(array, weight, whole[start : start + array.size])
+        point.add(array, expected.weight, whole[start : start + array.size])
         start += array.size
-    whole[-1] = weight
+    whole[-1] = expected.weight
     return whole
 
 

@@ -1,4 +1,4 @@
-"""What a site has bound itself to, which outlives its process: one transcript, one list of survivors, one release.
+"""What a site has bound itself to, which outlives its process: one update, one transcript, one list of survivors, one release.
 
 Secrets are in memory alone. So a site that was restarted can finish nothing that it had begun, and, with this beside, does
 nothing twice.
@@ -22,12 +22,14 @@ class Promise(Strict):
     """Of one round of one run.
 
     ``number`` is the newest instance that keys were made for. ``transcript`` and ``survivors`` are digests (hex) of what was taken part
-    in and of the list that was signed in that instance, empty before. ``released``: shares have left, and nothing follows.
+    in and of the list that was signed in that instance, empty before. ``update`` (hex) names the one update of the round: that of the
+    first instance that was agreed on. ``released``: shares have left, and nothing follows.
     """
 
     run_id: str
     round: int
     number: int = 0
+    update: _Digest = ""
     transcript: _Digest = ""
     survivors: _Digest = ""
     released: bool = False

@@ -23,7 +23,8 @@ class _Secret:
 class Expected:
     """What the site itself knows of the sum that its update is for; the coordinator's terms must say the same.
 
-    ``largest_value`` bounds each value, and with ``bounds_norm`` the update's L2 norm. ``weight`` is the site's own.
+    ``largest_value`` bounds each value, and with ``bounds_norm`` the update's L2 norm. ``weight`` is the site's own. ``update`` names the very
+    update, in 32 bytes: what is agreed holds for this one, and no other is masked.
     """
 
     task_digest: bytes
@@ -31,6 +32,7 @@ class Expected:
     spec: ArraySpec
     largest_value: float
     weight: int
+    update: bytes
     bounds_norm: bool = True
 
 

@@ -65,14 +65,6 @@ class _Kept:
 
 
 @dataclass(frozen=True)
-class _Update:
-    """Where the outbox keeps an update, and what it is of."""
-
-    key: bytes
-    expected: Expected
-
-
-@dataclass(frozen=True)
 class _Bound:
     """The machine of a run, and the rules under which it began: digest of the consortium and fewest sites."""
 
@@ -105,7 +97,7 @@ class SecureUpdates:
         self._policy = policy
         self._outbox = outbox
         self._machines: OrderedDict[str, _Bound] = OrderedDict()
-        self._updates: OrderedDict[tuple[str, int], _Update] = OrderedDict()
+        self._updates: OrderedDict[tuple[str, int], Expected] = OrderedDict()
 
     def require_consortium(self, task: Task) -> Consortium | None:
         """The consortium of a task that asks for secure aggregation; None for other tasks.
@@ -144,13 +136,34 @@ class SecureUpdates:
         asked = task.aggregation.minimum_sites if isinstance(task.aggregation, Mean) else 0
         return max(self._policy().minimum_sites, asked)
 
+    def require_same(self, instruction: Instruction, task: Task, key: bytes) -> None:
+        """Refuses another training of a round than the one, ``key``, that an instance of it was agreed on for, before anything is charged.
+
+        Raises:
+            SecureAggregationRefused: reason ``update``.
+            StorageError: what was agreed cannot be read.
+        """
+        if not task.secure:
+            return
+        agreed = self._outbox.read_promise(Instance(instruction.run_id, instruction.round, 1)).update
+        if agreed not in ("", key.hex()):
+            raise SecureAggregationRefused(
+                f"site {self._site} has agreed to sum its update of round {instruction.round}, and trains the round on nothing else.",
+                hint="Ask for the round as it was asked for first, or start a new run.",
+                reason="update",
+            )
+
     def keep(self, instruction: Instruction, task: Task, key: bytes, stored: KeptResult) -> None:
         """Remembers the update of a round, which the outbox keeps under ``key``, as what may leave masked."""
         weight = Stored.FromString(stored.answer).local_update.weight
-        expected = Expected(
-            task.digest, instruction.arrays_digest, ArraySpec.of(stored.arrays), task.gates.update.maximum_norm, weight
+        self._updates[instruction.run_id, instruction.round] = Expected(
+            task.digest,
+            instruction.arrays_digest,
+            ArraySpec.of(stored.arrays),
+            task.gates.update.maximum_norm,
+            weight,
+            key,
         )
-        self._updates[instruction.run_id, instruction.round] = _Update(key, expected)
         while len(self._updates) > _UPDATES_KEPT:
             self._updates.popitem(last=False)
 
@@ -201,13 +214,9 @@ class SecureUpdates:
     def _answer(self, machine: AggregatingSite, question: Question) -> Answer:
         match question:
             case ShareKeys():
-                return machine.share_keys(question, self._update(question.instance).expected)
+                return machine.share_keys(question, self._trained(question.instance))
             case MaskInput():
-                update = self._update(question.instance)
-                kept = self._outbox.find(update.key)
-                if kept is None:
-                    raise self._none(question.instance)
-                return machine.mask(question, kept.arrays, update.expected.weight)
+                return machine.mask(question, lambda key: self._arrays(question.instance, key))
             case ConfirmSurvivors():
                 return machine.confirm(question)
             case Unmask():
@@ -231,11 +240,17 @@ class SecureUpdates:
             self._machines.popitem(last=False)
         return bound.machine
 
-    def _update(self, instance: Instance) -> _Update:
-        update = self._updates.get((instance.run_id, instance.round))
-        if update is None:
+    def _trained(self, instance: Instance) -> Expected:
+        trained = self._updates.get((instance.run_id, instance.round))
+        if trained is None:
             raise self._none(instance)
-        return update
+        return trained
+
+    def _arrays(self, instance: Instance, key: bytes) -> NamedArrays:
+        kept = self._outbox.find(key)
+        if kept is None:
+            raise self._none(instance)
+        return kept.arrays
 
     def _none(self, instance: Instance) -> SecureAggregationRefused:
         return SecureAggregationRefused(
