@@ -52,7 +52,7 @@ TASK = Task.model_validate(
 )
 FREE = Budget(epsilon=math.inf)
 Model = Mapping[str, np.ndarray]
-MODEL: Model = arrays_of(TASK)
+MODEL: dict[str, np.ndarray] = arrays_of(TASK)
 # One that an honest run could have, from which training starts elsewhere: which one it is does not matter to what is refused.
 OTHER: Model = MODEL | {name: array + array.dtype.type(0.5) for name, array in MODEL.items() if "scaler" not in name}
 
