@@ -14,6 +14,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from fedloop_clients.people import person_name
 from fedloop_clients.state_file import StateFile
 from fedloop_core.strict import Strict
 
@@ -57,8 +58,8 @@ class ErasedPeople:
         return len(self._file.read().people)
 
     def digest(self, person: str) -> str:
-        """Of a person as the file names them, blanks around it taken away."""
-        named = b"fedloop erased person\0" + person.strip().encode()
+        """Of a person as the file names them, in composed characters (NFC) and without blanks around it."""
+        named = b"fedloop erased person\0" + person_name(person).encode()
         return hmac.digest(self._secret, named, hashlib.sha256).hex()
 
     def state(self) -> ErasedState:

@@ -220,3 +220,29 @@ def test_a_file_without_rights_is_named(tmp_path: Path) -> None:
         pytest.skip("root reads every file")
     with pytest.raises(FileMissing, match="Permission denied"):
         load_site_data(home, TASK)
+
+
+def test_a_person_is_on_one_side_in_every_task_where_the_site_names_the_column(tmp_path: Path) -> None:
+    toml = TOML[: TOML.index("columns")] + TOML[TOML.index("[budget]") :]
+    home = home_with(tmp_path, "north", "rows.csv", toml)
+    home.fingerprint_secret_file.write_bytes(SECRET)
+    people = [f"p{number % 100}" for number in range(300)] + [""] * 40
+    lines = [f"{number % 90},{number % 2},{'yes' if number % 3 else 'no'},{who}" for number, who in enumerate(people)]
+    (home.folder / "rows.csv").write_text("age,sex,outcome,patient\n" + "\n".join(lines) + "\n")
+    document = SMALL.model_dump()
+    fewer = Task.model_validate(document | {"features": document["features"][:1]}, strict=False)
+    by_person = Task.model_validate(document | {"privacy": {"epsilon": 8.0, "unit_column": "patient"}}, strict=False)
+
+    def who_of(units: tuple[str, ...]) -> set[str]:
+        return {people[int(unit.removeprefix("row-")) - 2] for unit in units}  # the first line is the header
+
+    def evaluated(task: Task) -> set[str]:
+        return who_of(load_site_data(home, task).evaluation().units)
+
+    assert evaluated(SMALL) & {who for who in people if who not in evaluated(fewer)}  # by row, each schema has its own
+    home.settings_file.write_text(home.settings_file.read_text().replace("[data]", '[data]\nperson_column = "patient"'))
+    sides = evaluated(SMALL) - {""}
+    assert sides == evaluated(fewer) - {""} == set(load_site_data(home, by_person).evaluation().units)
+    trained = who_of(load_site_data(home, SMALL).training().units)
+    assert not sides & (trained - {""})
+    assert "" in trained & evaluated(SMALL)  # rows of nobody who is known stay rows

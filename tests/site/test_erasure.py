@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import sqlite3
+import unicodedata
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +21,12 @@ from fedloop_clients.data.source import load_site_data, read_site_rows
 from fedloop_clients.erasure import ErasedPeople
 from fedloop_clients.feedback.store import FeedbackStore
 from fedloop_clients.home import Membership, SiteHome
+from fedloop_clients.outbox import KnownRun
+from fedloop_clients.people import person_name
 from fedloop_clients.service.rows import FileRows
 from fedloop_core.audit import AuditAction
 from fedloop_core.cli import main
-from fedloop_core.errors import ColumnMissing, SettingsInvalid
+from fedloop_core.errors import ColumnMissing, DataError, FileMissing, SettingsInvalid, UsageError
 from fedloop_core.federation.protocol import PROTOCOL
 from fedloop_core.keys import SigningKey
 from fedloop_core.task import Task
@@ -39,6 +42,7 @@ file = "rows.csv"
 training = {{ epsilon = 10.0 }}
 evaluation = {{ epsilon = 10.0 }}
 """
+BY_PATIENT = 'person_column = "patient"'
 PEOPLE = [f"P-{number:03}" for number in range(40)]
 
 
@@ -67,7 +71,7 @@ def home(tmp_path: Path) -> SiteHome:
         )
     )
     site.fingerprint_secret_file.write_bytes(bytes(range(32)))
-    site.settings_file.write_text(SETTINGS.format(person=""))
+    site.settings_file.write_text(SETTINGS.format(person=BY_PATIENT))
     rows = [f"{person},{number},{'yes' if number % 2 else 'no'}" for number, person in enumerate(PEOPLE * 2)]
     (site.folder / "rows.csv").write_text("patient,a,y\n" + "\n".join(rows) + "\n")
     return site
@@ -84,7 +88,8 @@ def said(*words: str, home: SiteHome, expect: int = 0) -> str:
 def test_their_rows_are_left_out_and_everybody_else_stays_where_they_were(home: SiteHome) -> None:
     before = load_site_data(home, task())
     told = said("erase", "P-003", "P-017", home=home)
-    assert "2 of 2 people are left out of every run that begins from now on" in told
+    assert "2 of 2 people are left out of every run that begins from now on.\n" in told  # and no others
+    assert "Column 'patient' of rows.csv holds 4 rows of 2 people." in told
     assert "Models that were made before keep what they have learnt" in told
     after = load_site_data(home, task())
     assert read_site_rows(home, task()).left_out == 4
@@ -118,12 +123,13 @@ def test_no_name_is_kept_anywhere_but_in_the_sites_own_file(home: SiteHome) -> N
 
 def test_a_task_that_names_no_column_is_refused_until_the_settings_name_one(home: SiteHome) -> None:
     by_row = task(unit_column=None)
+    home.settings_file.write_text(SETTINGS.format(person=""))
     assert len(read_site_rows(home, by_row).rows) == 80
-    assert "Tasks that name no unit column are refused" in said("erase", "P-003", home=home)
+    assert "Tasks that name no unit column are refused" in said("erase", "P-003", "--not-yet", home=home)
     with pytest.raises(SettingsInvalid, match="which column names the person") as caught:
         load_site_data(home, by_row)
     assert "P-003" not in str(caught.value)
-    home.settings_file.write_text(SETTINGS.format(person='person_column = "patient"'))
+    home.settings_file.write_text(SETTINGS.format(person=BY_PATIENT))
     assert len(read_site_rows(home, by_row).rows) == 78
     home.settings_file.write_text(SETTINGS.format(person='person_column = "patients"'))
     with pytest.raises(ColumnMissing, match="'patients'"):
@@ -184,6 +190,97 @@ def test_what_devices_sent_of_them_goes_too(home: SiteHome, tmp_path: Path) -> N
     assert b"P-003" not in path.read_bytes()
 
 
+NEAR: dict[str, tuple[str, str]] = {
+    "zeros before a number": ("00123", "123"),
+    "zeros after a letter": ("P-001", "P-1"),
+    "capitals": ("P-001", "p-001"),
+    "a number that a spreadsheet wrote": ("4711.0", "4711"),
+    "full-width digits": ("\uff14\uff17\uff11\uff11", "4711"),
+}
+
+
+def file_with(home: SiteHome, *people: str) -> None:
+    rows = "".join(f"{person},{number},no\n" for number, person in enumerate(people))
+    (home.folder / "rows.csv").write_text(f"patient,a,y\n{rows}", encoding="utf-8")
+
+
+@pytest.mark.parametrize(("filed", "typed"), NEAR.values(), ids=NEAR.keys())
+def test_a_near_spelling_is_told_and_nobody_is_left_out_silently(home: SiteHome, filed: str, typed: str) -> None:
+    file_with(home, filed, "other", filed)
+    for words in (("erase", typed, "--dry-run"), ("erase", typed)):
+        told = said(*words, home=home, expect=DataError.exit_status)
+        assert told.startswith("0 of 1 people ")
+        assert "Column 'patient' of rows.csv holds 0 rows of 0 people." in told
+        assert f"{typed!r} is in no row. Near it: {filed!r}." in told
+        assert "1 of 1 people are in no row, and not left out." in told
+        assert "keep what they have learnt" not in told  # nothing was done that has consequences
+    assert len(home.erased()) == 0
+    found = json.loads(said("erase", typed, "--json", home=home, expect=DataError.exit_status))
+    assert (found["new"], found["rows"], found["people_with_rows"]) == (0, 0, 0)
+    assert found["without_rows"] == [{"person": typed, "near": [filed]}]
+    assert json.loads(said("erase", filed, "--json", home=home))["rows"] == 2
+    assert read_site_rows(home, task()).left_out == 2
+
+
+@pytest.mark.parametrize(("filed", "typed"), [("NFD", "NFC"), ("NFC", "NFD")])
+def test_characters_may_be_composed_or_not(home: SiteHome, filed: Any, typed: Any) -> None:
+    file_with(home, unicodedata.normalize(filed, "Müller"), "Muller")
+    told = said("erase", unicodedata.normalize(typed, "Müller"), home=home)
+    assert "holds 1 row of 1 person." in told
+    assert read_site_rows(home, task()).left_out == 1
+    assert len(read_site_rows(home, task()).rows) == 1
+
+
+def test_those_who_are_found_are_left_out_though_another_is_not(home: SiteHome) -> None:
+    told = said("erase", "P-003", "P-404", home=home, expect=DataError.exit_status)
+    assert "1 of 2 people are left out" in told
+    assert "1 of 2 people are in no row" in told
+    assert read_site_rows(home, task()).left_out == 2
+    assert len(home.erased()) == 1
+    (home.folder / "rows.csv").write_text("patient,a,y\nP-001,1,no\n")
+    again = said("erase", "P-003", home=home)  # whose rows were taken out of the file meanwhile
+    assert "0 of 1 people are left out of every run that begins from now on; 1 already were." in again
+
+
+def test_whoever_may_come_later_is_put_on_the_list_when_asked(home: SiteHome) -> None:
+    told = said("erase", "P-404", "--not-yet", "--dry-run", home=home)
+    assert "1 of 1 people would be left out" in told
+    assert len(home.erased()) == 0
+    told = said("erase", "P-404", "--not-yet", home=home)
+    assert "1 of 1 people are left out" in told
+    assert "'P-404' is in no row. On the list all the same." in told
+    file_with(home, "P-404", "P-1")
+    assert read_site_rows(home, task()).left_out == 1
+
+
+def test_where_nobody_can_be_looked_for_nobody_is_said_to_be_found(home: SiteHome) -> None:
+    (home.folder / "rows.csv").unlink()
+    assert "rows.csv" in said("erase", "P-003", home=home, expect=FileMissing.exit_status)
+    assert "Nobody was looked for: " in said("erase", "P-003", "--not-yet", home=home)
+    assert json.loads(said("erase", "P-003", "--not-yet", "--json", home=home))["rows"] is None
+    home.settings_file.write_text(SETTINGS.format(person=""))
+    refused = said("erase", "P-004", home=home, expect=UsageError.exit_status)
+    assert "no column is known that names the person of a row" in refused
+    assert len(home.erased()) == 1
+
+
+def test_the_units_of_tasks_name_people_where_the_settings_do_not(home: SiteHome) -> None:
+    home.settings_file.write_text(SETTINGS.format(person='map.patient = { column = "Pat" }'))
+    text = (home.folder / "rows.csv").read_text()
+    (home.folder / "rows.csv").write_text(text.replace("patient", "Pat", 1))
+    outbox = home.outbox()
+    outbox.remember(KnownRun("wards-1", 1, task().canonical(), rows_said=0))
+    outbox.close()
+    assert "Column 'Pat' of rows.csv holds 2 rows of 1 person." in said("erase", "P-003", home=home)
+    assert read_site_rows(home, task()).left_out == 2
+
+
+def test_readmit_speaks_of_others_only_where_there_are_some(home: SiteHome) -> None:
+    said("erase", "P-003", home=home)
+    assert "the others" not in said("readmit", "P-003", home=home)
+    assert "the others were not erased" in said("readmit", "P-003", home=home)
+
+
 @given(people=st.lists(st.text(min_size=1).filter(str.strip), max_size=8), asked=st.text())
 def test_exactly_those_who_were_erased_are_held(
     people: list[str], asked: str, tmp_path_factory: pytest.TempPathFactory
@@ -192,6 +289,6 @@ def test_exactly_those_who_were_erased_are_held(
     erased.erase(people, 1)
     holds = erased.holds()
     assert all(holds(person) for person in people)
-    assert holds(asked) == (asked.strip() in {person.strip() for person in people})
-    assert len(erased.readmit(people)) == len({person.strip() for person in people})
+    assert holds(asked) == (person_name(asked) in {person_name(person) for person in people})
+    assert len(erased.readmit(people)) == len({person_name(person) for person in people})
     assert len(erased) == 0

@@ -11,10 +11,11 @@ import typer
 
 from fedloop_clients.cli.options import HOME
 from fedloop_core.commands import AS_JSON, moment, operator, tell_json
-from fedloop_core.errors import FileMissing, UsageError
+from fedloop_core.errors import DataError, FileMissing, UsageError
 
 if TYPE_CHECKING:
     from fedloop_clients.home import SiteHome
+    from fedloop_clients.people import Search
     from fedloop_core.audit import AuditEntry
 
 __all__ = ["erase", "readmit"]
@@ -33,6 +34,7 @@ _KEEPS = (
 def erase(
     people: list[str] | None = _PEOPLE,
     from_file: Path | None = _FROM,
+    not_yet: bool = typer.Option(False, "--not-yet", help="Also people of whom there is no row, or none yet."),
     list_them: bool = typer.Option(False, "--list", help="Only tell how many are on the list, and since when."),
     dry_run: bool = typer.Option(False, "--dry-run", help="Say what would be done, and do nothing."),
     home: Path = HOME,
@@ -40,8 +42,10 @@ def erase(
 ) -> None:
     """Leave the rows of these people out of every run that begins from now on; `fedloop site readmit` takes it back.
 
-    The list holds no name, only digests under the site's own secret. Rows in the site's data file are not touched.
+    People are looked for in the site's data file first: whoever is in no row of it is named, and not put on the list, without
+    --not-yet. The list holds no name, only digests under the site's own secret. Rows in the data file are not touched.
     """
+    from fedloop_clients.cli.erasing_words import ErasureOutcome
     from fedloop_core.audit import AuditAction
 
     site = _joined(home)
@@ -51,23 +55,54 @@ def erase(
         _tell_list(site, as_json=as_json)
         return
     named = _named(people, from_file)
+    search, unseen = _looked_for(site, named, not_yet=not_yet)
+    known = site.erased().holds()
+    absent = [] if search is None else [one for one in search.people if not one.rows and not known(one.person)]
+    refused = set() if not_yet else {one.person for one in absent}
+    wanted = tuple(person for person in named if person not in refused)
     runs = _runs(site)
     if dry_run:
-        known = site.erased().holds()
-        new = tuple(person for person in named if not known(person))
+        new = tuple({site.erased().digest(person) for person in wanted if not known(person)})
     else:
-        new = site.erased().erase(named, int(time.time()))
+        new = site.erased().erase(wanted, int(time.time()))
         for digest in new:
             site.audit().record(operator(), AuditAction.PERSON_ERASED, digest[:16])
-    if as_json:
-        tell_json(
-            {"new": len(new), "known": len(named) - len(new), "dry_run": dry_run, "runs": [run for run, _ in runs]}
-        )
-        return
-    would = "would be" if dry_run else "are"
-    print(
-        f"{len(new)} of {len(named)} people {would} left out of every run that begins from now on; the others were already."
+    outcome = ErasureOutcome(
+        len(named), len(new), len(wanted) - len(new), search, unseen, tuple(absent), dry_run, not_yet
     )
+    if as_json:
+        tell_json(outcome.as_json() | {"runs": [run for run, _ in runs]})
+        if refused:
+            raise typer.Exit(DataError.exit_status)
+        return
+    for line in outcome.words():
+        print(line)
+    if wanted:
+        _tell_consequences(site, runs, dry_run=dry_run)
+    if refused:
+        raise DataError(
+            f"{len(refused)} of {len(named)} people are in no row, and not left out.",
+            hint="Name them as the file does; or add --not-yet for people who may come later, or of whom only devices sent rows.",
+        )
+
+
+def _looked_for(site: SiteHome, named: tuple[str, ...], *, not_yet: bool) -> tuple[Search | None, str]:
+    """What the data file holds of them; where people may come later it need not be readable, and the reason is told.
+
+    Raises:
+        UsageError, DataError: nobody can be looked for.
+    """
+    from fedloop_clients.people import search_for
+
+    try:
+        return search_for(site, named), ""
+    except (UsageError, DataError) as error:
+        if not not_yet:
+            raise
+        return None, error.message
+
+
+def _tell_consequences(site: SiteHome, runs: list[tuple[str, int]], *, dry_run: bool) -> None:
     if runs:
         listed = ", ".join(f"{run} ({moment(unix)})" for run, unix in runs[-10:])
         print(f"Runs in which their rows may have been: {listed}{' and earlier ones' if len(runs) > 10 else ''}.")
@@ -94,9 +129,8 @@ def readmit(
     if as_json:
         tell_json({"readmitted": len(found), "unknown": len(named) - len(found)})
         return
-    print(
-        f"{len(found)} of {len(named)} people take part again in runs that begin from now on; the others were not erased."
-    )
+    others = "; the others were not erased" if len(found) < len(named) else ""
+    print(f"{len(found)} of {len(named)} people take part again in runs that begin from now on{others}.")
 
 
 def _joined(home: Path) -> SiteHome:
@@ -114,6 +148,8 @@ def _named(people: Iterable[str] | None, from_file: Path | None) -> tuple[str, .
         FileMissing: the file cannot be read.
         UsageError: nobody is named.
     """
+    from fedloop_clients.people import person_name
+
     listed = list(people or ())
     if from_file is not None:
         try:
@@ -122,7 +158,7 @@ def _named(people: Iterable[str] | None, from_file: Path | None) -> tuple[str, .
             listed += from_file.read_text(encoding="utf-8-sig").splitlines()
         except (OSError, UnicodeDecodeError) as error:
             raise FileMissing(f"cannot read {from_file} as UTF-8 text.", hint="One person on each line.") from error
-    named = tuple(dict.fromkeys(person.strip() for person in listed if person.strip()))
+    named = tuple(dict.fromkeys(person_name(person) for person in listed if person.strip()))
     if not named:
         raise UsageError("nobody is named.", hint="Name people as the site's file does, or a file of them with --from.")
     return named

@@ -1,8 +1,9 @@
 """From a site's file to its rows: which are trained on, and which only evaluated on.
 
 Whether a unit is evaluated on follows from a keyed hash of the unit, and of nothing else: it stays on its side when rows
-are added, moved or taken away. Where each row is a unit of its own, the hash is over what the row holds; rows that hold
-the same are numbered.
+are added, moved or taken away. Where each row is a unit of its own, the hash is over the person that ``data.person_column``
+names, so that every task has this person on the same side; where the site names no such column, it is over what the row
+holds, as the task reads it, and rows that hold the same are numbered.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import hashlib
 import hmac
 import logging
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,7 @@ from numpy.typing import NDArray
 
 from fedloop_clients.data.fingerprint import row_digests
 from fedloop_clients.data.opening import open_source, read_source
+from fedloop_clients.data.persons import named_persons
 from fedloop_clients.data.reading import Reading
 from fedloop_clients.data.sentences import skipped_words
 from fedloop_clients.data.settings import DataSettings
@@ -61,8 +63,9 @@ def load_site_data(home: SiteHome, task: Task) -> SiteData:
             "site %s, task %s: %d rows of erased people are left out", home.settings.site, task.name, reading.left_out
         )
     secret = home.fingerprint_secret()
-    by_row = task.privacy.unit_column is None
-    chosen = evaluation_rows(reading.rows, home.settings.data.evaluation_share, secret, by_row=by_row)
+    by_row, share = task.privacy.unit_column is None, home.settings.data.evaluation_share
+    persons = _persons(home, reading.rows) if by_row else None
+    chosen = evaluation_rows(reading.rows, share, secret, by_row=by_row, persons=persons)
     training, evaluation = (reading.rows.take(np.flatnonzero(part)) for part in (~chosen, chosen))
     return SiteData(training, evaluation, secret=secret, skipped=reading.skipped)
 
@@ -109,7 +112,8 @@ def _erased(home: SiteHome, task: Task) -> _Erased | None:
     """
     if not home.erased_file.exists() or len(home.erased()) == 0:
         return None
-    column = home.settings.data.person_column or task.privacy.unit_column
+    data, unit = home.settings.data, task.privacy.unit_column
+    column = data.person_column or (None if unit is None else data.mappings(str(home.settings_file)).column(unit))
     if column is None:
         raise SettingsInvalid(
             f"{len(home.erased())} people were erased, and neither task {task.name!r} nor {home.settings_file} says which column "
@@ -119,7 +123,20 @@ def _erased(home: SiteHome, task: Task) -> _Erased | None:
     return _Erased(column, home.erased().holds())
 
 
-def evaluation_rows(rows: Dataset, share: float, secret: bytes, *, by_row: bool) -> NDArray[np.bool_]:
+def _persons(home: SiteHome, rows: Dataset) -> list[str] | None:
+    """Who each row is of, where rows are units and the site knows a column that names people: they stay on one side all the same."""
+    data = home.settings.data
+    if data.person_column is None:
+        return None
+    nobody = {marker.casefold() for marker in data.missing}
+    found = named_persons(open_source(home.data_file, data), data.person_column)
+    named = {f"row-{number}": "" if name.casefold() in nobody else name for number, name in found}
+    return [named.get(unit, "") for unit in rows.units]
+
+
+def evaluation_rows(
+    rows: Dataset, share: float, secret: bytes, *, by_row: bool, persons: Sequence[str] | None = None
+) -> NDArray[np.bool_]:
     """Which rows are evaluated on: all of a unit or none, about ``share`` of the units.
 
     Args:
@@ -127,8 +144,11 @@ def evaluation_rows(rows: Dataset, share: float, secret: bytes, *, by_row: bool)
         share: of the units, in (0, 1).
         secret: the site's own, so that nobody else can tell on which side a patient is.
         by_row: each row is a unit of its own, and its name says only where it stood.
+        persons: who each row is of, "" where nobody knows; a person's rows then go together as if the person were the unit.
     """
     units = _row_names(rows) if by_row else [unit.encode() for unit in rows.units]
+    if persons is not None:
+        units = [person.encode() or unit for person, unit in zip(persons, units, strict=True)]
     known: dict[bytes, bool] = {}
     for unit in units:
         if unit not in known:
