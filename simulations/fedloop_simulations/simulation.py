@@ -299,7 +299,7 @@ class Simulation:
         self._progress.stream_event(sum(device.seen for device in fleet.devices))
         loop = self._decide(fleet, loop, verdicts)
         # Labels cost privacy to count, so nobody is asked before drift is told.
-        return self._decide(fleet, loop, self._labels(loop.version)) if loop.wants_labels else loop
+        return self._decide(fleet, loop, self._labels(loop)) if loop.wants_labels else loop
 
     def _verdicts(self, fleet: Fleet) -> Iterable[SiteVerdict]:
         """Judges every site's open window and tells its verdict."""
@@ -328,15 +328,15 @@ class Simulation:
                 drift=None if verdict.kind is None else _TOLD[verdict.kind],
             )
 
-    def _labels(self, version: int) -> Iterable[LabelCount | SiteSilent]:
-        """What sites tell of labelled examples that came back since drift was told."""
-        for site in self.sites:
+    def _labels(self, loop: LoopState) -> Iterable[LabelCount | SiteSilent]:
+        """What the loop's sites tell of labelled examples that came back since drift was told."""
+        for site in (site for site in self.sites if site.name in loop.sites):
             site.count_labels_from_now()
             try:
-                told = site.tell_label_count(version, self.story.tick)
+                told = site.tell_label_count(loop.version, self.story.tick)
             except BudgetExhausted as error:
                 self._tell_once(f"{site.name} cannot pay for telling how many labels came back: {error.message}")
-                yield SiteSilent(site=site.name, version=version, about="labels")
+                yield SiteSilent(site=site.name, version=loop.version, about="labels")
                 continue
             if told is not None:
                 yield LabelCount(site=site.name, count=told)
