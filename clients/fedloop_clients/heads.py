@@ -28,6 +28,7 @@ __all__ = [
     "LedgerStop",
     "accept_restored",
     "countersign",
+    "standing_stop",
 ]
 
 FILE_NAME = "ledger-guard.json"
@@ -147,6 +148,22 @@ class LedgerGuard:
         self._unsaved = None
 
 
+def standing_stop(path: Path) -> LedgerStop:
+    """The stop that ``accept_restored`` would lift.
+
+    Raises:
+        UsageError: the site is not stopped.
+        StorageError: the file cannot be read.
+    """
+    return _stop_of(StateFile(path, GuardState()).read())
+
+
+def _stop_of(state: GuardState) -> LedgerStop:
+    if state.stop is None:
+        raise UsageError("the site is not stopped because of its ledger: nothing is to be accepted.")
+    return state.stop
+
+
 def accept_restored(path: Path, *, by: str, now_unix: int) -> LedgerStop:
     """Lifts the stop of a site whose newer ledger is lost; the daemon notices by itself.
 
@@ -167,9 +184,7 @@ def accept_restored(path: Path, *, by: str, now_unix: int) -> LedgerStop:
     lifted: list[LedgerStop] = []
 
     def lift(state: GuardState) -> GuardState:
-        stop = state.stop
-        if stop is None:
-            raise UsageError("the site is not stopped because of its ledger: nothing is to be accepted.")
+        stop = _stop_of(state)
         lifted.append(stop)
         accepted = AcceptedHead(sequence=stop.seen_sequence, digest=stop.seen_digest, by=by, unix=now_unix)
         return GuardState(accepted=(*state.accepted, accepted))

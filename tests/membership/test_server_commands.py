@@ -83,7 +83,10 @@ def test_the_status_after_the_supervisor_was_killed(typed: Typed, tmp_path: Path
     assert "service    stopped  -" in said
 
 
-def test_sites_are_invited_and_shut_out(typed: Typed) -> None:
+def test_sites_are_invited_and_shut_out(typed: Typed, tmp_path: Path) -> None:
+    from fedloop_server.home import CoordinatorHome
+    from fedloop_server.runs.heads import LedgerHead
+
     fingerprint = _told(typed, *INIT)["fingerprint"]
     added = _told(typed, "site", "add", "north", "--expires", "2h")
     assert added["token"].startswith("fedloop-join-1.")
@@ -97,6 +100,11 @@ def test_sites_are_invited_and_shut_out(typed: Typed) -> None:
     assert not _told(typed, "site", "remove-token", "north")["removed"]
     assert _told(typed, "site", "revoke", "north", "--reason", "left the study")["state"] == "revoked"
     assert "left the study" in typed("site", "show", "north")[1]
+    assert _told(typed, "site", "show", "north")["ledger_head"] == ""
+    opened = CoordinatorHome(tmp_path / "c")
+    opened.members().advance_ledger_head("north", LedgerHead(11, bytes([7] * 32)))
+    shown = _told(typed, "site", "show", "north")
+    assert (shown["ledger_entries"], shown["ledger_head"]) == (11, "07" * 32)  # for `site ledger verify --head`
     assert "revoked" in typed("site", "list")[1]
     assert "fedloop-join-1." in typed("site", "renew", "north")[1]
 

@@ -260,8 +260,13 @@ def test_a_ledger_that_was_put_back_is_accepted_by_a_person(joined_home: SiteHom
     ledger.close()
     assert run_json("ledger", "verify", home=joined_home)["sequence"] == 2
     run("ledger", "accept-restored", "--yes", home=joined_home, expect=UsageError.exit_status)
+    unasked = run("ledger", "accept-restored", home=joined_home, expect=UsageError.exit_status)
+    assert "nothing is to be accepted" in unasked
+    assert "Go on" not in unasked  # nobody is asked to answer for a loss that did not happen
     stop = LedgerStop(sentence="It was put back.", seen_sequence=9, seen_digest="ab" * 32, own_sequence=1, unix=5)
     StateFile(joined_home.folder / FILE_NAME, GuardState()).change(lambda state: GuardState(stop=stop))
     assert "It was put back." in run("doctor", home=joined_home, expect=1)
+    asked = run("ledger", "accept-restored", home=joined_home, expect=UsageError.exit_status)
+    assert "It was put back. What was charged in its lost entries is gone. Go on, and answer for it?" in asked
     assert run_json("ledger", "accept-restored", "--yes", home=joined_home) == {"given_up": 9, "own": 1}
     assert actions(joined_home) == [AuditAction.OVERRIDE]

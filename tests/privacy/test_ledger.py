@@ -35,8 +35,9 @@ def test_eighteen_runs_fit_and_the_nineteenth_is_refused(ledger: Ledger) -> None
         ledger.settle(ledger.reserve(RUN, ("original",), f"run-{run}", "training"), RUN)
     with pytest.raises(
         BudgetExhausted, match=r"'original' has spent epsilon 7\.\d+ of 8 for life; training asks for 3"
-    ):
+    ) as refused:
         ledger.reserve(RUN, ("original",), "run-18", "training")
+    assert "costs these rows nothing only where it trains on other rows" in refused.value.hint
     spend = ledger.spend("original")
     assert 7.87283 <= spend.epsilon <= 8
     assert (spend.budget, spend.unlimited) == (8.0, False)

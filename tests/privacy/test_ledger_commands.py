@@ -80,10 +80,10 @@ def test_show_says_it_in_words_and_then_in_numbers(home: SiteHome) -> None:
     fill(home)
     words, numbers = run("show", home=home).split("\n\n", 1)
     assert words.splitlines() == [
-        "patients first seen before 2026-03-01: 3.7 of 8 spent; about 16 more runs like the last.",
-        "patients first seen from 2026-03-01 to 2026-04-01: 3.5 of 8 spent; about 17 more runs like the last.",
+        "patients first seen before 2026-03-01: 3.7 of 8 spent, 3.2 of it once for all by the first charge; about 16 more runs like the last.",
+        "patients first seen from 2026-03-01 to 2026-04-01: 3.5 of 8 spent, 3.2 of it once for all by the first charge; about 17 more runs like the last.",
         "rows first seen since 2026-04-01: nothing of 8 spent.",
-        "patients that are only evaluated on seen so far: 4.1 of 8 spent; about 4 more runs like the last.",
+        "patients that are only evaluated on seen so far: 4.1 of 8 spent, 3.2 of it once for all by the first charge; about 4 more runs like the last.",
     ]
     assert numbers.splitlines()[1].split()[:4] == ["original", "3.7235", "8", "1e-05"]
     told = {block["block"]: block for block in json.loads(run("show", "--json", home=home))["blocks"]}
@@ -93,6 +93,25 @@ def test_show_says_it_in_words_and_then_in_numbers(home: SiteHome) -> None:
     assert 1.7117 <= told["feedback-1"]["epsilon"] <= 3.6  # at one order, which was chosen for the whole budget
     assert told["feedback-1"]["runs_left"] == pytest.approx(17.3, abs=0.2)
     assert not told["feedback-1"]["retired"]
+
+
+def test_a_block_that_was_charged_by_row_and_by_patient_says_that_its_sum_is_of_neither(home: SiteHome) -> None:
+    ledger = home.ledger()
+    ledger.open_block("original", 8.0, 1e-5)
+    spend(ledger, "run-1", RUN, "original")
+    assert block_sentences(ledger.accounts())[0].endswith("more runs like the last.")
+    spend(ledger, "run-2", RUN, "original", grounds=GROUNDS.model_copy(update={"unit": ""}))
+    spend(ledger, "run-3", RUN, "original")
+    ledger.close()
+    (words, *_) = run("show", home=home).splitlines()
+    assert words.startswith("patients and rows seen so far: 4 of 8 spent")
+    assert (
+        "It was charged by 'patient_id' and by row: each charge protects its own unit, and the sum is of no one unit."
+        in words
+    )
+    assert words.endswith("A charge by row counts for a person about as many times as the person has rows.")
+    (block,) = json.loads(run("show", "--json", home=home))["blocks"]
+    assert (block["unit_column"], block["unit_columns"]) == ("patient_id", ["patient_id", ""])
 
 
 def test_a_block_that_is_exhausted_or_has_no_budget_says_so() -> None:
@@ -163,6 +182,8 @@ def test_an_export_can_be_checked_without_the_site(home: SiteHome, tmp_path: Pat
     check = ("verify", "--export", str(file), "--key")
     assert "vouches for all of them" in run(*check, key, home=stranger)
     assert "who wrote the entries is not checked" in run(*check[:-1], home=stranger)
+    missing = run(*check, "pub.txt", home=stranger, expect=UsageError.exit_status)
+    assert "it takes the key itself, 64 hexadecimal digits, and no file" in missing
     other = SigningKey.generate().verifying.raw.hex()
     assert "not signed by this site's key" in run(*check, other, home=stranger, expect=StorageError.exit_status)
     assert "no public key" in run(*check, "ab", home=stranger, expect=UsageError.exit_status)
@@ -188,6 +209,27 @@ def test_an_export_says_what_for_by_the_digest_that_its_entries_name(home: SiteH
     outbox.close()
     told = json.loads(run("export", home=home).splitlines()[0])["tasks"]
     assert told == {task.digest.hex(): {"name": "wards", "purpose": "care"}}
+
+
+def test_an_export_that_was_cut_off_is_not_said_to_be_whole(home: SiteHome, tmp_path: Path) -> None:
+    fill(home)
+    ledger = home.ledger()
+    head, earlier = ledger.head().digest.hex(), ledger.rows()[6].digest.hex()
+    ledger.close()
+    file, cut = tmp_path / "north.jsonl", tmp_path / "cut.jsonl"
+    run("export", "--out", str(file), home=home)
+    cut.write_text("".join(file.read_text().splitlines(keepends=True)[:-3]))
+    said = run("verify", "--export", str(cut), home=home)
+    assert "The export holds: 8 entries" in said
+    assert "This holds up to entry 8 and says nothing about later ones" in said
+    assert "fedloop server site show SITE" in said
+    refused = run("verify", "--export", str(cut), "--head", head, home=home, expect=StorageError.exit_status)
+    assert "no entry up to its last, 8, is the one that --head names" in refused
+    assert "number 7; 1 more come after it." in run("verify", "--export", str(cut), "--head", earlier, home=home)
+    assert "number 11; none comes after it." in run("verify", "--export", str(file), "--head", head, home=home)
+    assert json.loads(run("verify", "--head", earlier, "--json", home=home))["compared"] == 7
+    for no_digest in ("11", "x" * 64, "head.txt"):
+        assert "no entry's digest" in run("verify", "--head", no_digest, home=home, expect=UsageError.exit_status)
 
 
 ALTERED: dict[str, tuple[str, str, str]] = {

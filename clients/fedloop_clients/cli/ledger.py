@@ -58,8 +58,8 @@ def show(home: Path = HOME, as_json: bool = AS_JSON) -> None:
     )
     tell_table(head, [_row(account) for account in accounts])
     print(
-        "\nspent: epsilon for life at the block's one order, which decides; a block's first charge raises it more than later "
-        "ones.\nif fixed beforehand: by loss distributions, for information."
+        "\nspent: epsilon for life at the block's one order, which decides. A block's first charge takes a part once for all, and "
+        "later\nones do not: one run of epsilon 1 may show 4, and ten of them far less than 40.\nif fixed beforehand: by loss distributions, for information."
     )
 
 
@@ -68,27 +68,40 @@ def verify(
     home: Path = HOME,
     exported: Path | None = typer.Option(None, "--export", help="Verify this export instead of the site's ledger."),
     key: str = typer.Option(
-        "", "--key", help="With --export: the site's public key in hex, as `fedloop site status` shows."
+        "", "--key", help="With --export: the site's public key in hex, as `fedloop site status` shows; no file."
+    ),
+    head: str = typer.Option(
+        "", "--head", help="The digest of an entry that must be there, in hex, as `fedloop server site show` tells it."
     ),
     as_json: bool = AS_JSON,
 ) -> None:
     """Read everything again: chain, signatures, every admission, every sum. Names the first entry that is wrong."""
+    from fedloop_clients.cli.ledger_checks import entry_of, key_of, reach_words, read_rows
+    from fedloop_clients.privacy.verification import verify_rows
+
     if exported is None:
         with _opened(home) as (_, ledger):
-            found = ledger.verify()
+            found, rows, name = ledger.verify(), ledger.rows(), str(home)
     else:
-        found = _verified_export(exported, key)
+        rows, name = read_rows(exported), str(exported)
+        found = verify_rows(rows, key_of(key), name)
+    compared = entry_of(rows, head, name)
     if as_json:
         told = {
             "sequence": found.sequence,
             "digest": found.digest.hex(),
             "signed": found.signed,
             "keys": list(found.keys),
+            "compared": compared,
         }
         tell_json(told | {"clock_back": list(found.clock_back)})
         return
-    print(f"The ledger holds: {found.sequence} entries, head {found.digest.hex()}")
+    print(
+        f"The {'ledger' if exported is None else 'export'} holds: {found.sequence} entries, head {found.digest.hex()}"
+    )
     print(_signed(found))
+    for line in reach_words(found.sequence, compared, exported=exported is not None):
+        print(line)
     if found.clock_back:
         listed = ", ".join(str(entry) for entry in found.clock_back)
         print(f"A clock was set back before: entry {listed}. No sum depends on it.")
@@ -125,16 +138,19 @@ def accept_restored(
     as_json: bool = AS_JSON,
 ) -> None:
     """Go on with a ledger that lost its newest entries: what they charged is known to nobody any more."""
-    from fedloop_clients.heads import FILE_NAME, accept_restored
+    from fedloop_clients.heads import FILE_NAME, accept_restored, standing_stop
     from fedloop_clients.home import SiteHome
     from fedloop_core.audit import AuditAction
 
     site = SiteHome(home.resolve())
     name = site.membership().site
     if not yes:
+        found = standing_stop(site.folder / FILE_NAME)
         if as_json:
             raise UsageError("this must be confirmed.", hint="Add --yes.")
-        if not typer.confirm("Charges were lost. Go on, and answer for it?"):
+        if not typer.confirm(
+            f"{found.sentence} What was charged in its lost entries is gone. Go on, and answer for it?"
+        ):
             raise UsageError("nothing was changed.")
     by = operator()
     stop = accept_restored(site.folder / FILE_NAME, by=by, now_unix=int(time.time()))
@@ -175,27 +191,6 @@ def _tasks(site: SiteHome) -> dict[str, dict[str, str]]:
     return {task.digest.hex(): {"name": task.name, "purpose": task.purpose_name} for task in known_tasks(site)}
 
 
-def _verified_export(file: Path, key: str) -> Verified:
-    from fedloop_clients.privacy.export import read_export
-    from fedloop_clients.privacy.verification import verify_rows
-    from fedloop_core.errors import FileMissing
-    from fedloop_core.keys import VerifyingKey
-
-    try:
-        expected = VerifyingKey(bytes.fromhex(key)) if key else None
-    except ValueError as error:
-        raise UsageError(
-            f"--key {key} is no public key: 64 hexadecimal digits.", hint="`fedloop site status` shows it."
-        ) from error
-    try:
-        lines = file.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise FileMissing(
-            f"{file} cannot be read.", hint="Name a file that `fedloop site ledger export` wrote."
-        ) from error
-    return verify_rows(read_export(lines, str(file)), expected, str(file))
-
-
 def _signed(found: Verified) -> str:
     if found.sequence and found.vouched == found.sequence:
         return "The newest signature, by this site's key, vouches for all of them; every admission and every sum holds."
@@ -208,7 +203,9 @@ def _told(account: BlockAccount) -> dict[str, object]:
         "block": account.name,
         "opened_unix": account.opened_unix,
         "unit_column": account.unit,
+        "unit_columns": list(account.units),
         "epsilon": _finite(account.spend.epsilon),
+        "epsilon_once": account.once,
         "budget": _finite(account.spend.budget),
         "delta": account.spend.delta,
         "order": account.order,

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["block_sentences", "plural_of_unit"]
 
+_TOLD = 0.5  # of what is spent: what the first charge takes once for all is told from here on
 _UNIT = re.compile(r"([a-z][a-z ]+?)s?[ _.-]*(?:id|ids|no|nr|num|number|key|code|hash|pseudonym)?", re.IGNORECASE)
 
 
@@ -36,8 +37,21 @@ def plural_of_unit(unit: str | None) -> str:
 def _sentences(accounts: Sequence[BlockAccount], aside: str) -> Iterable[str]:
     for at, account in enumerate(accounts):
         ends = accounts[at + 1].opened_unix if at + 1 < len(accounts) else 0
-        who = plural_of_unit(account.unit) + aside
-        yield f"{who}{_when(account.opened_unix if at else 0, ends)}: {_state(account)}."
+        who = " and ".join(map(plural_of_unit, account.units or (account.unit,))) + aside
+        yield f"{who}{_when(account.opened_unix if at else 0, ends)}: {_state(account)}.{_mixed(account)}"
+
+
+def _mixed(account: BlockAccount) -> str:
+    """What one sum of charges to different units does not say."""
+    if len(account.units) < 2:
+        return ""
+    listed = " and ".join("by row" if not unit else f"by {unit!r}" for unit in account.units)
+    by_row = (
+        " A charge by row counts for a person about as many times as the person has rows."
+        if "" in account.units
+        else ""
+    )
+    return f" It was charged {listed}: each charge protects its own unit, and the sum is of no one unit.{by_row}"
 
 
 def _when(begins: int, ends: int) -> str:
@@ -58,7 +72,10 @@ def _state(account: BlockAccount) -> str:
     spent = "nothing" if account.charges == 0 else f"{spend.epsilon:.2g}"
     if spend.unlimited:
         return f"{spent} spent, and no budget is kept"
-    return f"{spent} of {spend.budget:g} spent{_reach(account.runs_left)}"
+    once = (
+        f", {account.once:.2g} of it once for all by the first charge" if account.once > _TOLD * spend.epsilon else ""
+    )
+    return f"{spent} of {spend.budget:g} spent{once}{_reach(account.runs_left)}"
 
 
 def _reach(runs_left: float | None) -> str:

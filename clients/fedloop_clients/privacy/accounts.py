@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from fedloop_clients.privacy.entries import BlockState, Spend
 from fedloop_clients.privacy.loss_distribution import epsilon_by_loss
+from fedloop_core.privacy.accounting import conversion
 
 __all__ = ["BlockAccount", "account_of", "runs_left"]
 
@@ -15,8 +16,9 @@ __all__ = ["BlockAccount", "account_of", "runs_left"]
 class BlockAccount:
     """One block.
 
-    ``unit``: the column that named the units of the last run, empty where rows were units, None before the first. ``runs``:
-    how many runs were charged. ``runs_left``: how many more would fit that cost what the last one did; infinite without a
+    ``unit``: the column that named the units of the last run, empty where rows were units, None before the first; ``units``:
+    those of all runs, in their order. ``once``: of what is spent, the part that the first charge takes whatever it costs, by
+    the step from divergence to epsilon at the block's order. ``runs``: how many runs were charged. ``runs_left``: how many more would fit that cost what the last one did; infinite without a
     budget, None before the first. ``by_loss``: epsilon if all charges had been fixed beforehand, which is not what the
     ledger works with; infinite after an exact release. ``open_reservations``: charged in full and not settled.
     """
@@ -26,6 +28,8 @@ class BlockAccount:
     order: float | None
     spend: Spend
     unit: str | None
+    units: tuple[str, ...]
+    once: float
     last_run: str
     runs: int
     runs_left: float | None
@@ -48,6 +52,8 @@ def account_of(name: str, block: BlockState, open_reservations: int) -> BlockAcc
         order=block.opened.order,
         spend=block.spend(),
         unit=block.unit,
+        units=block.units,
+        once=_once(block, len(listed)),
         last_run=_last_run(block),
         runs=len({run for run, _ in listed}),
         runs_left=runs_left(block),
@@ -55,6 +61,11 @@ def account_of(name: str, block: BlockState, open_reservations: int) -> BlockAcc
         open_reservations=open_reservations,
         by_loss=math.inf if block.exact else epsilon_by_loss((c for _, c in listed), block.opened.delta),
     )
+
+
+def _once(block: BlockState, charges: int) -> float:
+    order = block.opened.order
+    return 0.0 if order is None or not charges else max(conversion(order, block.opened.delta), 0.0)
 
 
 def runs_left(block: BlockState) -> float | None:

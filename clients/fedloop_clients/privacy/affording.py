@@ -97,7 +97,7 @@ def _shortfall(ledger: Ledger, block: str, run_id: str, whole: tuple[Charge, ...
     return BudgetExhausted(
         f"block {block!r} does not hold run {run_id} to its end: {what} need epsilon {needed:.3f} at delta {spend.delta:g}, "
         f"and {max(spend.budget - spend.epsilon, 0.0):.3f} of {spend.budget:g} for life are left.",
-        hint="No round was begun. Train on newer blocks, plan less, or fine-tune from the last release, which costs nothing.",
+        hint="No round was begun. Train on newer blocks, or plan less. Fine-tuning from the last release costs these rows nothing only where it trains on other rows.",
         block=block,
         spent=spend.epsilon,
         asked=needed,

@@ -144,7 +144,7 @@ class Spend:
 class BlockState:
     """A block's budget and the charges that stand against it, by reservation number.
 
-    ``unit`` is the column of units that the last run named, empty for rows, absent while none has.
+    ``unit`` is the column of units that the last run named, empty for rows, absent while none has; ``units`` are those of all runs.
     """
 
     opened: OpenEntry
@@ -152,6 +152,7 @@ class BlockState:
     divergence: float = 0.0
     exact: bool = False
     unit: str | None = None
+    units: tuple[str, ...] = ()
     last_run: str = ""
 
     @property
@@ -234,6 +235,8 @@ class LedgerState:
         block.divergence += block.cost(entry.charge)
         if entry.grounds is not None:
             block.unit, block.last_run = entry.grounds.unit, entry.run_id
+            if block.unit not in block.units:
+                block.units = (*block.units, block.unit)
 
     def check_open(self, block: str, budget: float, delta: float) -> OpenEntry | None:
         """The entry that opens a block, without its time; absent when the block is open with this budget already.
@@ -275,7 +278,7 @@ class LedgerState:
             raise BudgetExhausted(
                 f"block {name!r} has spent epsilon {spend.epsilon:.3f} of {spend.budget:g} for life; {entry.purpose} "
                 f"{wish}.",
-                hint="Train on newer blocks, plan less, or fine-tune from the last release, which costs nothing.",
+                hint="Train on newer blocks, or plan less. Fine-tuning from the last release costs these rows nothing only where it trains on other rows.",
                 block=name,
                 spent=spend.epsilon,
                 asked=asked,

@@ -98,8 +98,12 @@ def list_sites(home: Path = HOME, as_json: bool = AS_JSON) -> None:
 @commands.command()
 def show(name: str = _NAME, home: Path = HOME, as_json: bool = AS_JSON) -> None:
     """Show all that is known of a site."""
-    site = open_home(home).members().site(name)
-    told = site_json(site)
+    members = open_home(home).members()
+    site, head = members.site(name), members.ledger_head(name)
+    told = site_json(site) | {
+        "ledger_entries": 0 if head is None else head.sequence,
+        "ledger_head": "" if head is None else head.digest.hex(),
+    }
     if as_json:
         tell_json(told)
         return
