@@ -28,7 +28,6 @@ from fedloop_clients.notices import AuthoritiesTrusted, NoticeTaken, RunCalledOf
 from fedloop_clients.outbox import KeptResult, KnownRun, Outbox
 from fedloop_clients.policy import SiteConfig
 from fedloop_clients.privacy.ledger import Ledger
-from fedloop_clients.secure_aggregation.policy import AggregationPolicy
 from fedloop_clients.secure_aggregation.updates import ConsortiumSource, SecureUpdates
 from fedloop_clients.training.devices import DevicePool
 from fedloop_clients.work import RESULTS, SiteWork
@@ -115,13 +114,13 @@ class SiteDaemon:
         self._cancellations = Cancellations(outbox)
         self._guard = LedgerGuard(self._controls.guard, config.site, ledger, clock)
         self._admission = Admission(config.site, self._controls, self._guard, outbox, coordinator_key.key_id)
-        self._secure = SecureUpdates(config.site, signing_key, consortium or _nobody, self._floors, outbox)
+        self._secure = SecureUpdates(config.site, signing_key, consortium or _nobody, self._asked_floor, outbox)
         self._work = SiteWork(config.site, self._controls.policy, noise, devices)
         self._settle_answered()
 
-    def _floors(self) -> AggregationPolicy:
-        """What the site's people ask for at this moment."""
-        return AggregationPolicy(self._controls.policy().minimum_sites)
+    def _asked_floor(self) -> int | None:
+        """The fewest sites behind a sum that the site's people ask for at this moment; None: they leave it to the consortium."""
+        return self._controls.policy().minimum_sites
 
     @property
     def site(self) -> str:

@@ -99,7 +99,8 @@ class SitePolicy(Strict):
     ``require_private``. ``maximum_verdict_epsilon`` and ``maximum_label_count_epsilon`` bound what the task's retraining may
     tell of devices and labels; a task without privacy tells them exactly, which a finite bound excludes. ``approval``: a
     person decides on each run, or on each task once. ``require_secure_aggregation`` excludes tasks whose updates the coordinator would see
-    one by one; ``minimum_sites`` is the fewest sites behind any sum that this site's update is in. ``data_gate``: rules on top of the
+    one by one; ``minimum_sites`` is the fewest sites behind any sum that this site's update is in; absent: more than two thirds of the consortium that
+    was accepted. ``data_gate``: rules on top of the
     task's own.
     """
 
@@ -114,7 +115,7 @@ class SitePolicy(Strict):
     maximum_verdict_epsilon: _Cap = math.inf
     maximum_label_count_epsilon: _Cap = math.inf
     require_secure_aggregation: bool = False
-    minimum_sites: Annotated[int, Field(ge=LEAST_SITES, le=MOST_SITES)] = LEAST_SITES
+    minimum_sites: Annotated[int, Field(ge=LEAST_SITES, le=MOST_SITES)] | None = None
     approval: ApprovalMode = "none"
     data_gate: DataGate | None = None
     paused: bool = False

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from fedloop_clients.secure_aggregation.policy import floor_words
+
 if TYPE_CHECKING:
     from fedloop_clients.settings import SiteSettings
 
 __all__ = ["policy_words"]
 
 
-def policy_words(settings: SiteSettings) -> list[str]:
-    """A line of who allows, and one for each rule, which is set in by two blanks."""
+def policy_words(settings: SiteSettings, consortium_sites: int) -> list[str]:
+    """A line of who allows, and one for each rule, which is set in by two blanks; ``consortium_sites`` were accepted here."""
     policy, budget = settings.policy, settings.budget
     lines = [f"site {settings.site} allows, whatever the coordinator sends:"]
     lines.append(f"  tasks: {'any' if policy.tasks is None else ', '.join(policy.tasks) or 'none'}")
@@ -26,7 +28,7 @@ def policy_words(settings: SiteSettings) -> list[str]:
     lines.append(f"  a run: {private}, epsilon up to {policy.maximum_epsilon:g}, delta up to {policy.maximum_delta:g}")
     if policy.require_secure_aggregation:
         lines.append("  updates: masked only, by secure aggregation")
-    lines.append(f"  secure sums: of {policy.minimum_sites} sites or more, from the consortium that was accepted here")
+    lines.append(f"  secure sums: each {floor_words(policy.minimum_sites, consortium_sites)}")
     lines.append(f"  rounds a run: {'any' if policy.maximum_rounds is None else policy.maximum_rounds}")
     lines.append(f"  approval by hand: {policy.approval}")
     for name, block in (("training", budget.training), ("evaluation", budget.evaluation)):

@@ -154,7 +154,7 @@ evaluation = { epsilon = 10.0, delta = 1e-6 }
 # maximum_epsilon = 5.0  # the most that one run may ask for
 # require_private = true
 # require_secure_aggregation = true # updates leave this site masked only: see `fedloop site consortium`
-# minimum_sites = 3      # fewest sites behind a secure sum
+# minimum_sites = 5      # fewest sites behind a secure sum; else more than two thirds of the consortium
 # approval = "each-run"  # or "each-task": a person decides with `fedloop site approve`
 # hours = { time_zone = "Europe/Berlin", windows = [{ days = ["mon", "tue"], start = "19:00", end = "06:00" }] }
 paused = false

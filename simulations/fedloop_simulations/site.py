@@ -31,6 +31,7 @@ from fedloop_core.noise import NoiseSource, SeededNoise, SystemNoise
 from fedloop_core.privacy.charges import NonPrivateCharge, PureCharge
 from fedloop_core.profile import Profile
 from fedloop_core.task import Task
+from fedloop_core.task.aggregation import Mean
 from fedloop_core.task.document import CustomModel
 from fedloop_edge.agent.runtimes import load_runtime
 from fedloop_edge.hub import DeviceRegistry, Hub, HubAddresses, HubConfig, ReleaseSource
@@ -244,8 +245,10 @@ def _noise(seed: int | None, site: str) -> NoiseSource:
 
 
 def _policy(task: Task) -> SitePolicy:
-    """Whoever rehearses a task of their own has its model's module on this machine, and means it."""
-    return SitePolicy(model_modules=(task.model.module,) if isinstance(task.model, CustomModel) else ())
+    """Whoever rehearses a task of their own has its model's module on this machine, and means it; and as many sites behind a sum as it says."""
+    modules = (task.model.module,) if isinstance(task.model, CustomModel) else ()
+    least = task.aggregation.minimum_sites if isinstance(task.aggregation, Mean) else None
+    return SitePolicy(model_modules=modules, minimum_sites=least)
 
 
 def _secret(seed: int | None, site: str) -> bytes:

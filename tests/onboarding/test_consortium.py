@@ -69,7 +69,7 @@ def test_a_person_compares_and_accepts(joined_home: SiteHome, listed: Listed) ->
     assert "was not confirmed; nothing was accepted" in refused
     assert joined_home.consortium().consortium() is None
     said = run("consortium", "accept", str(file), home=joined_home, given="y\n")
-    assert "Accepted. A sum needs 3 of these 3 sites or more" in said
+    assert "Accepted. A sum takes 3 of these 3 sites or more (more than two thirds)" in said
     known = joined_home.consortium().consortium()
     assert known is not None
     assert sorted(known.keys) == ["north", "south", "west"]
@@ -262,6 +262,8 @@ def test_the_doctor_looks_at_the_list(joined_home: SiteHome, listed: Listed) -> 
     run("consortium", "accept", str(listed(keys_with(joined_home, "south", "west"))), "--yes", home=joined_home)
     ((level, sentence),) = doctors_word(joined_home)
     assert (level, "3 sites; its fingerprint is" in sentence) == (Level.OK, True)
+    assert "takes 3 of these 3 sites or more" in sentence
+    assert "up to 1 other site that works with it" in sentence
     joined_home.settings_file.write_text(settings.replace("paused = false", "minimum_sites = 4"))
     ((level, sentence),) = doctors_word(joined_home)
     assert (level, "no secure sum can take place" in sentence) == (Level.PROBLEM, True)

@@ -12,7 +12,6 @@ from tests.simulation.secure_sites import SEED, Watched, rows_of, task_of
 from fedloop_clients.daemon import SiteDaemon
 from fedloop_clients.endpoint import SiteEndpoint
 from fedloop_clients.outbox import Outbox
-from fedloop_clients.secure_aggregation.policy import AggregationPolicy
 from fedloop_clients.secure_aggregation.updates import SecureUpdates
 from fedloop_core.errors import PolicyRefused
 from fedloop_core.task.document import Task
@@ -92,7 +91,7 @@ def test_a_site_whose_people_named_no_consortium_is_left_out_for_good(federation
         assert isinstance(site, SiteDaemon)
         if site.site == "ward-4":
             key = rehearsal_key(site.site)
-            site._secure = SecureUpdates(site.site, key, lambda: None, AggregationPolicy, Outbox(":memory:"))
+            site._secure = SecureUpdates(site.site, key, lambda: None, lambda: None, Outbox(":memory:"))
         return watched.wrap(site)
 
     task = task_of(True)

@@ -103,6 +103,24 @@ def test_a_task_that_asks_for_more_sites_than_are_known_is_refused(site: Site, t
     assert refused(site.describe(more)) == REFUSED
 
 
+@pytest.mark.parametrize(
+    ("said", "allowed"), [("", False), ("minimum_sites = 3\n", True), ("minimum_sites = 4\n", False)]
+)
+def test_a_task_that_asks_too_few_sites_a_round_is_refused_before_anything_is_charged(
+    said: str, allowed: bool, site: Site, masked: Task, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Where nobody has said a number, it is more than two thirds of the consortium."""
+    accept(site.home, "south", "west", "east", "upper", "lower")
+    rewrite(site.home.settings_file, site.home.settings_file.read_text() + said)
+    three = masked.model_copy(update={"rounds": masked.rounds.model_copy(update={"sites_per_round": 3})})
+    answer = site.describe(three)
+    if allowed:
+        assert answer.data_description.admitted
+        return
+    assert refused(answer) == REFUSED
+    assert "asks 3 sites a round, and each sum that this site is in needs" in caplog.text
+
+
 def test_a_damaged_list_is_a_refusal_without_what_it_holds(site: Site, masked: Task, task: Task) -> None:
     accept(site.home, "south", "west")
     site.home.consortium_file.write_text('{"sites": {"south": "secret"}}')

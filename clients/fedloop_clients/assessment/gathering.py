@@ -95,7 +95,7 @@ def assess(home: SiteHome, assessed: Assessed, now_unix: int) -> Assessment:
         releases=tuple(releases_of(task)),
         retention=held_stores(home),
         rights=rights_of(home, task),
-        policy=tuple(line.strip() for line in policy_words(settings)[1:]),
+        policy=tuple(line.strip() for line in policy_words(settings, len(home.consortium().state().sites))[1:]),
         measures=tuple(measures_of(home, task)),
         risks=tuple(residual_risks(task)),
         blanks=blanks_of(task),

@@ -40,6 +40,7 @@ def _consortium() -> None:
 def show(file: Path | None = _LOOKED_AT, home: Path = HOME, as_json: bool = AS_JSON) -> None:
     """Show the fingerprint of this site's own key, and those of a file or of what was accepted."""
     from fedloop_clients.consortium import difference
+    from fedloop_clients.secure_aggregation.policy import floor_words
     from fedloop_core.secure_aggregation.consortium import read_consortium
 
     site = _joined(home)
@@ -47,8 +48,10 @@ def show(file: Path | None = _LOOKED_AT, home: Path = HOME, as_json: bool = AS_J
     document = None if file is None else read_consortium(file)
     sites = state.sites if document is None else document.sites
     found = None if document is None else difference(state, document, owner)
+    asked = site.settings.policy.minimum_sites
     if as_json:
-        tell_json(_told(owner, sites, found) | {"accepted_unix": state.accepted_unix if document is None else 0})
+        when = {"accepted_unix": state.accepted_unix if document is None else 0}
+        tell_json(_told(owner, sites, found) | _floor(asked, len(sites)) | when)
         return
     print(f"This site is {owner.site}. Fingerprint of its key: {_key_fingerprint(owner.key)}")
     if not sites:
@@ -56,6 +59,7 @@ def show(file: Path | None = _LOOKED_AT, home: Path = HOME, as_json: bool = AS_J
         print("Next: get a file from the coordinator's people, then: fedloop site consortium accept FILE")
         return
     _tell(sites)
+    print(f"A sum {floor_words(asked, len(sites))}.")
     if found is not None:
         _tell_difference(found, state)
     else:
@@ -91,7 +95,8 @@ def accept(
         found = accepted.accept(document, owner, new_keys=new_key, by=operator(), now_unix=int(time.time()))
         _record(site, document, found)
     if as_json:
-        tell_json(_told(owner, document.sites, found) | {"dry_run": dry_run})
+        floor = _floor(site.settings.policy.minimum_sites, len(document.sites))
+        tell_json(_told(owner, document.sites, found) | floor | {"dry_run": dry_run})
     elif dry_run:
         print("Nothing was accepted. Leave --dry-run out to accept it.")
     else:
@@ -195,13 +200,21 @@ def _tell_difference(found: Difference, state: ConsortiumState) -> None:
 
 
 def _tell_accepted(site: SiteHome, sites: int) -> None:
+    from fedloop_clients.secure_aggregation.policy import floor_words
     from fedloop_core.processes.progress import at_home
 
-    least = site.settings.policy.minimum_sites
-    print(
-        f"Accepted. A sum needs {least} of these {sites} sites or more (policy.minimum_sites in {site.settings_file})."
-    )
+    print(f"Accepted. A sum {floor_words(site.settings.policy.minimum_sites, sites)}.")
+    print(f"Another number of sites: policy.minimum_sites in {site.settings_file}")
     print(f"Next: fedloop site doctor{at_home(site.folder)}")
+
+
+def _floor(asked: int | None, sites: int) -> dict[str, object]:
+    from fedloop_clients.secure_aggregation.policy import floor_of, withstood
+
+    if not sites:
+        return {}
+    floor = floor_of(asked, sites)
+    return {"minimum_sites": floor, "withstands_colluding_sites": withstood(floor)}
 
 
 def _told(owner: Owner, sites: Mapping[str, str], found: Difference | None) -> dict[str, object]:

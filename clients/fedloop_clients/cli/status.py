@@ -82,7 +82,7 @@ def show_policy(home: Path = HOME, as_json: bool = AS_JSON) -> None:
         held = {block: {"epsilon": str(one.epsilon), "delta": one.delta} for block, one in known.items()}
         print(json.dumps(told | {"open_blocks": held}))
         return
-    for line in policy_words(settings):
+    for line in policy_words(settings, len(site.consortium().state().sites)):
         print(line)
     for block, one in known.items():
         print(f"  in the ledger, for life: block {block} has epsilon {one.epsilon:g}, delta {one.delta:g}")

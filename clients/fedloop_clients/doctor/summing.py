@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from fedloop_clients.consortium import check_own_key
 from fedloop_clients.doctor.finding import Finding, fine, problem
 from fedloop_clients.doctor.scene import Scene
+from fedloop_clients.secure_aggregation.policy import floor_of, floor_words
 from fedloop_core.secure_aggregation.consortium import consortium_fingerprint
 
 __all__ = ["ConsortiumCheck"]
@@ -33,13 +34,14 @@ class ConsortiumCheck:
                 )
             return
         check_own_key({site: key.raw.hex() for site, key in known.keys.items()}, scene.home.identity())
-        if len(known.keys) < policy.minimum_sites:
+        floor = floor_of(policy.minimum_sites, len(known.keys))
+        if len(known.keys) < floor:
             yield problem(
-                f"the consortium has {len(known.keys)} sites, and policy.minimum_sites asks for {policy.minimum_sites}: no secure "
-                "sum can take place.",
+                f"the consortium has {len(known.keys)} sites, and policy.minimum_sites asks for {floor}: no secure sum can take place.",
                 f"Accept a file with more sites, or lower it in {scene.home.settings_file}.",
             )
         else:
             yield fine(
-                f"the consortium has {len(known.keys)} sites; its fingerprint is {consortium_fingerprint(known)}."
+                f"the consortium has {len(known.keys)} sites; its fingerprint is {consortium_fingerprint(known)}. A sum "
+                f"{floor_words(policy.minimum_sites, len(known.keys))}."
             )

@@ -7,7 +7,35 @@ from dataclasses import dataclass
 from fedloop_core.errors import PrivacyParameterInvalid, SecureAggregationRefused
 from fedloop_core.secure_aggregation.identity import LEAST_SITES, MOST_SITES, least_threshold
 
-__all__ = ["AggregationPolicy"]
+__all__ = ["AggregationPolicy", "floor_of", "floor_words", "withstood"]
+
+
+def floor_of(asked: int | None, sites: int) -> int:
+    """Fewest sites behind a sum: what people ask for, or, where they have said nothing, more than two thirds of the ``sites`` that they know."""
+    return max(LEAST_SITES, least_threshold(sites)) if asked is None else asked
+
+
+def withstood(floor: int) -> int:
+    """How many other sites may work with the coordinator before it can see this site's update, whatever cohort it picks.
+
+    In a cohort of c sites, c at least the floor, T = ``least_threshold(c)`` of them sign a list of survivors and give shares. With t of them on its
+    side the coordinator has two lists signed, and with them both secrets of a site, from t = 2T - c on; below that T - t honest sites, two or more,
+    are in each sum. The least of 2T - c - 1 over all such cohorts is what this returns.
+    """
+    return (floor + 1) // 3
+
+
+def floor_words(asked: int | None, sites: int) -> str:
+    """What a floor is worth, as a clause that follows "a sum"; ``sites`` are in the consortium, 0: none was accepted."""
+    if asked is None and not sites:
+        return "takes more than two thirds of the sites of the consortium, once one is accepted here"
+    floor = floor_of(asked, sites)
+    among = f"{floor} of these {sites} sites" if sites else f"{floor} sites"
+    others = withstood(floor)
+    return (
+        f"takes {among} or more ({'more than two thirds' if asked is None else 'policy.minimum_sites'}), and hides this site's update from the "
+        f"coordinator and up to {others} other site{'' if others == 1 else 's'} that work{'s' if others == 1 else ''} with it"
+    )
 
 
 @dataclass(frozen=True)

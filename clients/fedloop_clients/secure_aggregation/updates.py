@@ -11,7 +11,7 @@ import numpy as np
 
 from fedloop_clients.outbox import KeptResult, Outbox
 from fedloop_clients.secure_aggregation.machine import AggregatingSite
-from fedloop_clients.secure_aggregation.policy import AggregationPolicy
+from fedloop_clients.secure_aggregation.policy import AggregationPolicy, floor_of
 from fedloop_clients.secure_aggregation.promises import Promise
 from fedloop_clients.secure_aggregation.states import Expected
 from fedloop_core.arrays import ArraySpec, NamedArrays
@@ -79,7 +79,8 @@ class SecureUpdates:
         site: its name.
         key: its identity.
         consortium: says with whom it sums at the moment, as its people were told; None: with nobody, and such tasks are refused.
-        policy: its floors now; a task may ask for more sites, never for fewer.
+        asked: the fewest sites behind a sum that its people ask for now; None: more than two thirds of the consortium. A task may ask for more,
+            never for fewer.
         outbox: where its updates and promises are.
     """
 
@@ -88,13 +89,13 @@ class SecureUpdates:
         site: str,
         key: SigningKey,
         consortium: ConsortiumSource,
-        policy: Callable[[], AggregationPolicy],
+        asked: Callable[[], int | None],
         outbox: Outbox,
     ) -> None:
         self._site = site
         self._key = key
         self._consortium = consortium
-        self._policy = policy
+        self._asked = asked
         self._outbox = outbox
         self._machines: OrderedDict[str, _Bound] = OrderedDict()
         self._updates: OrderedDict[tuple[str, int], Expected] = OrderedDict()
@@ -103,13 +104,14 @@ class SecureUpdates:
         """The consortium of a task that asks for secure aggregation; None for other tasks.
 
         Raises:
-            PolicyRefused: nobody at the site has said who is in it, it has another key for the site itself, or too few sites for any sum.
+            PolicyRefused: nobody at the site has said who is in it, it has another key for the site itself, too few sites for any sum, or the
+                task asks too few of them a round.
             SecureAggregationRefused: two sites of it have one key.
             StorageError: it cannot be read.
         """
         if not task.secure:
             return None
-        consortium, least = self._consortium(), self._floor(task)
+        consortium = self._consortium()
         if consortium is None:
             raise self._refused(
                 f"task {task.name!r} asks for secure aggregation, and this site knows no consortium.",
@@ -121,20 +123,26 @@ class SecureUpdates:
                 "the consortium that was accepted here has not this site's own key.",
                 "At the site: accept a newer file, written after the site has joined.",
             )
+        least, most = self._floor(task, consortium), task.rounds.sites_per_round
         if len(consortium.keys) < least:
             raise self._refused(
                 f"the consortium that was accepted here has {len(consortium.keys)} sites, and each sum needs {least}.",
                 "At the site: accept a file with more sites, or lower policy.minimum_sites.",
+            )
+        if most is not None and most < least:
+            raise self._refused(
+                f"task {task.name!r} asks {most} sites a round, and each sum that this site is in needs {least}.",
+                "At the site: lower policy.minimum_sites, where its people want that. In the task: raise rounds.sites_per_round.",
             )
         return consortium
 
     def _refused(self, why: str, hint: str) -> PolicyRefused:
         return PolicyRefused(f"site {self._site}: {why}", hint=hint, rule=PolicyRule.CONSORTIUM.value)
 
-    def _floor(self, task: Task) -> int:
+    def _floor(self, task: Task, consortium: Consortium) -> int:
         """Fewest sites behind a sum: those that the site asks for, or more where the task does."""
-        asked = task.aggregation.minimum_sites if isinstance(task.aggregation, Mean) else 0
-        return max(self._policy().minimum_sites, asked)
+        by_task = task.aggregation.minimum_sites if isinstance(task.aggregation, Mean) else 0
+        return max(floor_of(self._asked(), len(consortium.keys)), by_task)
 
     def require_same(self, instruction: Instruction, task: Task, key: bytes) -> None:
         """Refuses another training of a round than the one, ``key``, that an instance of it was agreed on for, before anything is charged.
@@ -229,7 +237,7 @@ class SecureUpdates:
 
         A sum that was begun under other rules is given up: its promises are in the outbox, and hold.
         """
-        rules = consortium.digest, self._floor(task)
+        rules = consortium.digest, self._floor(task, consortium)
         bound = self._machines.get(run_id)
         if bound is None or bound.rules != rules:
             policy, kept = AggregationPolicy(rules[1]), _Kept(self._outbox)
