@@ -37,6 +37,12 @@ INTERRUPTED = 130
 """Exit status after Ctrl-C."""
 
 _GROUP = "fedloop.commands"
+_KINDS = {
+    "integer range": "a whole number",
+    "integer": "a whole number",
+    "float range": "a number",
+    "float": "a number",
+}
 _EXTRAS: Mapping[str, str] = {
     "fedloop_simulations": "simulation",
     "fedloop_server": "server",
@@ -175,7 +181,10 @@ def _summary(entry: metadata.EntryPoint) -> str:
 
 def _misused(error: click.ClickException) -> UsageError:
     path = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else "fedloop"
-    return UsageError(error.format_message(), hint=f"`{path} --help` shows what can be given.")
+    said = error.format_message()
+    for typed, plain in _KINDS.items():
+        said = said.replace(f"is not a valid {typed}.", f"is not {plain}.")
+    return UsageError(said, hint=f"`{path} --help` shows what can be given.")
 
 
 def _tell(error: FedloopError, arguments: Sequence[str]) -> int:

@@ -14,6 +14,10 @@ from fedloop_core.task.purpose import Purpose
 __all__ = ["CentralPromise", "PrivacyStatement", "ReleaseMade", "SitePrivacy", "statement_page"]
 
 
+_VOID = "VOID"
+_NO_MECHANISM = "none"
+
+
 class SitePrivacy(Strict):
     """What one site spent on training rows and evaluation rows, for this version and for life."""
 
@@ -79,10 +83,7 @@ def statement_page(statement: PrivacyStatement, *, task: str, version: int) -> s
     if statement.private:
         lines += _promise(statement)
     else:
-        lines += [
-            "Nothing. It was made without differential privacy, or with noise that can be repeated: somebody who knows the model may",
-            "find out whether a person was in the data.",
-        ]
+        lines += _no_promise(statement)
     if statement.central is not None:
         lines += ["", "## Whole sites", "", *_whole_sites(statement.central)]
     lines += [
@@ -94,12 +95,40 @@ def statement_page(statement: PrivacyStatement, *, task: str, version: int) -> s
     lines += ["- Each site saw its own rows, and each round's model.", "- Whoever holds the model sees the model."]
     if statement.releases:
         lines += ["", "## What left the sites", "", "| what | how it is guarded | paid by |", "|---|---|---|"]
-        lines += [f"| {made.what} | {made.mechanism} | {made.charged_to} |" for made in statement.releases]
+        lines += [f"| {made.what} | {_guard(statement, made)} | {made.charged_to} |" for made in statement.releases]
     if statement.sites:
-        lines += ["", "## Numbers", "", *_numbers(statement)]
+        void = (
+            [f"{_VOID}: the noise can be repeated, and these numbers bound nothing.", ""] if _is_void(statement) else []
+        )
+        lines += ["", "## Numbers", "", *void, *_numbers(statement)]
     if statement.not_protected:
         lines += ["", "## What is not protected", "", *(f"- {sentence}" for sentence in statement.not_protected)]
     return "\n".join(lines) + "\n"
+
+
+def _is_void(statement: PrivacyStatement) -> bool:
+    """Whether noise was added that can be repeated, as in a rehearsal from a seed: what is said of it holds for nobody."""
+    return not statement.private and statement.mechanism != _NO_MECHANISM
+
+
+def _no_promise(statement: PrivacyStatement) -> list[str]:
+    if _is_void(statement):
+        how = "with noise that can be repeated from a seed, as in a rehearsal"
+        marked = f"What is marked {_VOID} below would hold for a run whose noise nobody can repeat, and does not hold for this version."
+    else:
+        how, marked = "without differential privacy", ""
+    lines = [
+        f"Nothing. It was made {how}: somebody who knows the model may",
+        "find out whether a person was in the data.",
+    ]
+    return [*lines, marked] if marked else lines
+
+
+def _guard(statement: PrivacyStatement, made: ReleaseMade) -> str:
+    """How a thing was guarded, marked where the guard's noise can be repeated."""
+    central = statement.central
+    void = central is not None and not central.private if made.charged_to == "whole sites" else _is_void(statement)
+    return f"{_VOID}: {made.mechanism}" if void else made.mechanism
 
 
 def _sentence(text: str) -> str:

@@ -50,9 +50,11 @@ def task(
     )
 
 
-def made(home: CoordinatorHome, name: str, chosen: Task, *, version: bool = True) -> PrivacyStatement:
+def made(
+    home: CoordinatorHome, name: str, chosen: Task, *, version: bool = True, private: bool = True
+) -> PrivacyStatement:
     """A run of one round that has made a version, in folders, queue and registry."""
-    plan = RunPlan(run_id=name, task=chosen, seed=1, private=True, expected_sites=1, durable=False)
+    plan = RunPlan(run_id=name, task=chosen, seed=1, private=private, expected_sites=1, durable=False)
     home.store_plan(plan)
     journal = home.journal(name)
     member = Member(site="north", weight=1, rows=40, rows_noised=True, data_fingerprint="0" * 64)
@@ -142,6 +144,22 @@ def test_a_version_without_privacy_promises_nothing_in_so_many_words(
     assert "Nothing. It was made without differential privacy" in page
     assert "Nothing limits what the model or the updates tell about one row." in page
     assert "| none: exact | nobody |" in page
+    assert "VOID" not in page
+
+
+def test_a_rehearsal_from_a_seed_marks_each_guard_and_number_as_void(tmp_path: Path) -> None:
+    promised = made(CoordinatorHome(tmp_path), "wards-1", task(2.0), private=False)
+    page = statement_page(promised, task="wards", version=1)
+    assert "Nothing. It was made with noise that can be repeated from a seed" in page
+    assert "What is marked VOID below" in page
+    before, _, numbers = page.partition("## Numbers\n\n")
+    rows = [line for line in before.splitlines() if line.endswith((" rows |", " nobody |"))]
+    assert len(rows) == len(promised.releases)
+    assert all("| VOID: " in line for line in rows)
+    assert numbers.startswith("VOID: the noise can be repeated, and these numbers bound nothing.")
+    assert "epsilon" not in before.partition("## What is not protected")[0].lower()
+    kept = statement_page(promised.model_copy(update={"private": True}), task="wards", version=1)
+    assert "VOID" not in kept
 
 
 def test_a_run_without_a_version_promises_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

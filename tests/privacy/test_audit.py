@@ -176,10 +176,16 @@ def test_the_command_says_what_is_claimed_what_is_shown_and_what_that_proves(
     assert "This is a lower bound, not a proof" in said
     assert "With so few guesses no audit could have shown more than" in said
     assert "shows nothing about the noise that a site draws" in said
+    assert "Audited: the updates of training, at the weights of an honest run. Not audited: counts, " in said
+    assert "and weights that a coordinator has made by hand." in said
     told = json.loads(run(*words, "--json"))
     assert told["refuted"] is False
     assert told["bound"] < told["claimed"]
     assert list(tmp_path.iterdir()) == []  # no ledger, nor anything else
+
+
+def test_a_task_without_privacy_is_refused_before_its_data_are_looked_for() -> None:
+    assert "there is nothing to audit" in run("heart", "--epsilon", "inf", expect=UsageError.exit_status)
 
 
 def test_the_command_ends_with_a_status_when_the_claim_is_refuted(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -148,6 +148,12 @@ BAD: dict[str, tuple[tuple[str, ...], int, str]] = {
         UsageError.exit_status,
         "ends in .svg",
     ),
+    "rows that are no number": (("heart", "--rows", "abc"), UsageError.exit_status, "'abc' is not a whole number."),
+    "an epsilon that only another delta allows": (
+        ("heart", "--rows", "200", "--epsilon", "0.001"),
+        5,
+        "and however few the rounds: raise privacy.epsilon, of which this is the whole or a part, or privacy.delta.",
+    ),
     "no rows": (("heart", "--rows", "0"), UsageError.exit_status, "--rows"),
     "more rows than delta guards": (("heart", "--rows", "20000"), 5, "guards nothing"),
     "a lifetime that holds nothing": (("heart", "--rows", "200", "--lifetime", "0.0001"), 5, "holds no charge"),

@@ -104,7 +104,7 @@ WRONG = (
     Wrong("epsilon 0", nothing, ("--epsilon", "0"), 5, "FL-PRIV-001", "epsilon must be above 0, not 0"),
     Wrong("epsilon -1", nothing, ("--epsilon", "-1"), 5, "FL-PRIV-001", "epsilon must be above 0, not -1"),
     Wrong("epsilon nan", nothing, ("--epsilon", "nan"), 5, "FL-PRIV-001", "epsilon must be above 0, not nan"),
-    Wrong("epsilon is no number", nothing, ("--epsilon", "much"), 2, "FL-USE-001", "'much' is not a valid float"),
+    Wrong("epsilon is no number", nothing, ("--epsilon", "much"), 2, "FL-USE-001", "'much' is not a number"),
     Wrong("private, scaled per site", nothing, ("--epsilon", "8"), 5, "FL-PRIV-001", "scaling per site reads every"),
     Wrong("data folder missing", data_gone, (), 4, "FL-DATA-001", "data is not there"),
     Wrong("no table", no_tables, (), 4, "FL-DATA-001", "holds no CSV file"),

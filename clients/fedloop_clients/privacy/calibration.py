@@ -62,7 +62,7 @@ def find_noise_multiplier(
         raise PrivacyParameterInvalid(
             f"no noise keeps {steps} steps at sampling rate {rate:g} within epsilon {target:g} at delta {delta:g}"
             f"{' beside what the run spends on other answers' if others else ''}.",
-            hint="Raise privacy.epsilon, or plan fewer rounds.",
+            hint=_what_helps(target, delta),
             parameter="epsilon",
         )
     return found
@@ -78,6 +78,17 @@ def noise_within(order: float, divergence: float, rate: float, steps: int, other
     """The least noise multiplier with which ``steps`` and ``others`` stay within an RDP at one order; else infinite."""
     extra = sum(rdp_at(charge, order) for charge in others)
     return _root(lambda noise: rdp_at(_charge(noise, rate, steps), order) + extra - divergence)
+
+
+def _what_helps(target: float, delta: float) -> str:
+    """The step from divergence to epsilon costs something at every order, however much noise there is: below that only delta helps."""
+    floor = min(conversion(order, delta) for order in ORDERS)
+    if target > floor:
+        return "Raise privacy.epsilon, or plan fewer rounds."
+    return (
+        f"At delta {delta:g} no epsilon below {floor:.2g} can be accounted for, however much noise is added and however few the rounds: "
+        "raise privacy.epsilon, of which this is the whole or a part, or privacy.delta."
+    )
 
 
 def _charge(noise_multiplier: float, rate: float, steps: int) -> SampledGaussianCharge:

@@ -87,7 +87,9 @@ def audit(
 ) -> None:
     """Guess which canaries were trained on, and print the lower bound on epsilon beside what is claimed.
 
-    Trains on a rehearsal's rows and touches no ledger. The exit status is 1 when the claim is refuted.
+    Audits the updates of training alone, at the weights of an honest run: no counts, statistics, evaluations or verdicts, and no
+    weights that a coordinator has made by hand. Trains on a rehearsal's rows and touches no ledger. The exit status is 1 when the
+    claim is refuted.
     """
     from fedloop_core.noise import SeededNoise, SystemNoise
     from fedloop_simulations.auditing.audit import audit_training
@@ -99,6 +101,10 @@ def audit(
             print(f"\rtraining {done} of {runs}", end="" if done < runs else "\n", file=sys.stderr, flush=True)
 
     chosen = chosen_task(task, rounds=rounds, epsilon=epsilon)
+    if not chosen.privacy.private:
+        raise UsageError(
+            f"task {chosen.name!r} is not private: there is nothing to audit.", hint="Give a finite --epsilon."
+        )
     rows = load_world(chosen, sites=sites, seed=seed or 0, data=data).sites[0].train
     noise = SystemNoise() if seed is None else SeededNoise(seed, "audit")
     found = audit_training(chosen, rows, canaries, noise, coins=noise.derive("coins"), progress=tell)
@@ -132,5 +138,9 @@ def _words(found: AuditResult) -> Iterator[str]:
             f"With so few guesses no audit could have shown more than {found.highest:.3f}: broken noise may go unnoticed. Add "
             "--canaries, or audit at a smaller --epsilon."
         )
+    yield (
+        "Audited: the updates of training, at the weights of an honest run. Not audited: counts, statistics, evaluations, verdicts, "
+        "and weights that a coordinator has made by hand."
+    )
     if not found.private:
         yield "This audit can be repeated from its seed: it shows nothing about the noise that a site draws."
