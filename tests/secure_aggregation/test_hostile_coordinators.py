@@ -178,6 +178,7 @@ ASKED = [
     Asked("S5 other keys of this site", S, cohort(lambda f, q: with_keys(q, advertised(f, VICTIM))), "own-keys"),
     Asked("S5 another fixed point", S, terms(largest_value=1.0), "largest-value"),
     Asked("S7 a total weight that this site alone exceeds", S, terms(total_weight=50), "weight"),
+    Asked("S7 a total weight that leaves none to a fourth and a fifth site", S, terms(total_weight=102), "weight"),
     Asked("another model for this site", S, terms(model_digest=b"m" * 32), "model"),
     Asked("another task", S, terms(task_digest=b"t" * 32), "task"),
     Asked("another length", S, terms(values=7), "values"),

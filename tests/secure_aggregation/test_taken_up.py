@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
 import numpy as np
 import pytest
 from tests.secure_aggregation.federation import AT, Federation, names, questions_of, refusal, run, take
 
 from fedloop_core.secure_aggregation.messages import Share, Unmasking
+from fedloop_server.runs.secure import SecureSums, Summed
+from fedloop_server.runs.sums import Gathered, KeptSums
 from fedloop_server.secure_aggregation.machine import SecureRound, SecureSum, Stage
 from fedloop_server.secure_aggregation.unmaskable import Unmaskable
+
+if TYPE_CHECKING:
+    from fedloop_server.runs.exchange import Exchange
 
 SILENT = {"site-07": Stage.SHARES, "site-08": Stage.INPUTS, "site-05": Stage.SURVIVORS}
 
@@ -109,3 +118,13 @@ def test_a_vector_of_another_length_is_refused() -> None:
 def _turned(shares: tuple[Share, ...]) -> tuple[Share, ...]:
     first, *rest = shares
     return (Share(first.site, bytes(byte ^ 1 for byte in first.content)), *rest)
+
+
+def test_s7_sites_that_weigh_more_than_the_fixed_point_holds_are_asked_nothing(tmp_path: Path) -> None:
+    """Their sum could wrap around. ``exchange`` has no method: whatever asked would fail otherwise."""
+    exchange = cast("Exchange", object())
+    kept = KeptSums(tmp_path, durable=False, patiently=lambda write: write())
+    sums = SecureSums(exchange, kept, run_id=AT.run_id, attempt=1, minimum_sites=3, deadline_seconds=1.0, rounds=1)
+    goal, weights = Federation(3).goal(), dict.fromkeys(names(3), 2**61)
+    summed = Summed(1, replace(goal, total_weight=2**62), weights, Gathered(asked=(), answered=()), lambda _: None)
+    assert refusal(lambda: sums.sum(summed)) == "weight"

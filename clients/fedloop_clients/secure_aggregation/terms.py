@@ -36,6 +36,9 @@ def check_cohort(question: ShareKeys, own: Advertisement, consortium: Consortium
 def check_terms(question: ShareKeys, expected: Expected) -> None:
     """Refuses terms that are not those of the update that this site has.
 
+    Of the other sites' weights a site knows that each is 1 at least: their sum with its own must be within the total, so that where all
+    weigh the same no sum leaves the fixed point. The coordinator, which knows all weights, checks the whole sum.
+
     Raises:
         SecureAggregationRefused: ``reason`` says what is another.
     """
@@ -45,7 +48,7 @@ def check_terms(question: ShareKeys, expected: Expected) -> None:
         "model": terms.model_digest == expected.model_digest,
         "values": terms.values == expected.spec.size,
         "largest-value": terms.largest_value == expected.largest_value,
-        "weight": 1 <= expected.weight <= terms.total_weight,
+        "weight": 1 <= expected.weight <= terms.total_weight - (len(question.cohort) - 1),
     }
     for reason, holds in same.items():
         if not holds:

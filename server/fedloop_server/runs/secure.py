@@ -88,10 +88,16 @@ class SecureSums:
 
         Raises:
             AttemptBehind, RunCancelled: as the exchange.
-            SecureAggregationRefused: no try came to its end; of the last one, why.
+            SecureAggregationRefused: no try came to its end; of the last one, why. Or the weights exceed the goal's, and the sum could wrap
+                around: then nobody is asked.
             StorageError: what another process would need cannot be kept.
         """
-        sites = set(summed.weights)
+        sites, total = set(summed.weights), sum(summed.weights.values())
+        if total > summed.goal.total_weight:
+            raise SecureAggregationRefused(
+                f"the sites of the sum weigh {total} together; it was to be {summed.goal.total_weight} at most.",
+                reason="weight",
+            )
         for number in range(1, _TRIES + 1):
             machine = self._machine(summed.round, number)
             machine.keep_only(sites)
