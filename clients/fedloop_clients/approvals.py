@@ -28,7 +28,7 @@ _Hex = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
 class Asked(Strict):
-    """A run that a site was asked to take part in: what it would spend, who signed it (a key's id), when, and what it is for."""
+    """A run that a site was asked to take part in: what it would spend on which unit (None: a row), who signed it (a key's id), when, and what it is for."""
 
     run_id: str
     task: str
@@ -40,6 +40,7 @@ class Asked(Strict):
     signed_by: _Hex
     asked_unix: int
     purpose: str = ""
+    unit_column: str | None = None
 
     @classmethod
     def of(cls, run_id: str, task: Task, signed_by: str, now_unix: int) -> Self:
@@ -55,6 +56,7 @@ class Asked(Strict):
             signed_by=signed_by,
             asked_unix=now_unix,
             purpose=task.purpose_name,
+            unit_column=task.privacy.unit_column,
         )
 
 

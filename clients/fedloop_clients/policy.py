@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 import math
 from collections.abc import Iterator
 from typing import Annotated, Literal, Self
@@ -30,6 +31,7 @@ AllowedModule = Annotated[str, Field(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*$")
 Day = Literal["mon", "tue", "wed", "thu", "fri", "sat", "sun"]
 _DAYS: tuple[Day, ...] = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 _TimeOfDay = Annotated[str, Field(pattern=r"^([01][0-9]|2[0-3]):[0-5][0-9]$")]
+_LONGEST_NAME = 256
 _Cap = Annotated[float, Field(gt=0)]
 
 
@@ -96,7 +98,8 @@ class SitePolicy(Strict):
     here; absent means that names of tasks decide alone. ``model_modules``: installed modules whose functions may make a task's
     model; none unless they are named, since a coordinator would choose what is imported. ``maximum_epsilon``: greatest
     epsilon of one run, for training rows and for evaluation rows; a finite one excludes runs without privacy, and so does
-    ``require_private``. ``maximum_verdict_epsilon`` and ``maximum_label_count_epsilon`` bound what the task's retraining may
+    ``require_private``. ``unit_column``: whose rows a private task must protect together, by the task's name for the column; "" allows
+    any unit, single rows too; absent: the column of ``data.person_column``, where that is set. ``maximum_verdict_epsilon`` and ``maximum_label_count_epsilon`` bound what the task's retraining may
     tell of devices and labels; a task without privacy tells them exactly, which a finite bound excludes. ``approval``: a
     person decides on each run, or on each task once. ``require_secure_aggregation`` excludes tasks whose updates the coordinator would see
     one by one; ``minimum_sites`` is the fewest sites behind any sum that this site's update is in; absent: more than two thirds of the consortium that
@@ -109,6 +112,7 @@ class SitePolicy(Strict):
     model_modules: tuple[AllowedModule, ...] = ()
     hours: Hours | None = None
     require_private: bool = False
+    unit_column: Annotated[str, Field(max_length=_LONGEST_NAME)] | None = None
     maximum_epsilon: _Cap = math.inf
     maximum_delta: Annotated[float, Field(gt=0, le=1)] = 1.0
     maximum_rounds: Annotated[int, Field(ge=1)] | None = None
@@ -157,6 +161,7 @@ class SitePolicy(Strict):
             )
         if self.require_private and not privacy.private:
             yield PolicyRule.REQUIRE_PRIVATE, f"site {site} allows private runs only; {name} is not private.", ""
+        yield from self._of_unit(task, site)
         if self.require_secure_aggregation and not task.secure:
             yield (
                 PolicyRule.REQUIRE_SECURE_AGGREGATION,
@@ -183,6 +188,16 @@ class SitePolicy(Strict):
                 "Lower rounds.count.",
             )
         yield from self._of_retraining(task, site)
+
+    def _of_unit(self, task: Task, site: str) -> Iterator[tuple[PolicyRule, str, str]]:
+        asked = task.privacy.unit_column
+        if task.privacy.private and self.unit_column and asked != self.unit_column:
+            protects = "each row by itself" if asked is None else f"the rows of each {asked!r} together"
+            yield (
+                PolicyRule.UNIT_COLUMN,
+                f"site {site} wants the rows of each {self.unit_column!r} protected together; task {task.name!r} protects {protects}.",
+                f"Write unit_column = {json.dumps(self.unit_column)} under [privacy] in the task.",
+            )
 
     def _of_retraining(self, task: Task, site: str) -> Iterator[tuple[PolicyRule, str, str]]:
         retraining, private = task.retraining, task.privacy.private

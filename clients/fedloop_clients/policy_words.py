@@ -14,7 +14,7 @@ __all__ = ["policy_words"]
 
 def policy_words(settings: SiteSettings, consortium_sites: int) -> list[str]:
     """A line of who allows, and one for each rule, which is set in by two blanks; ``consortium_sites`` were accepted here."""
-    policy, budget = settings.policy, settings.budget
+    policy, budget = settings.rules(), settings.budget
     lines = [f"site {settings.site} allows, whatever the coordinator sends:"]
     lines.append(f"  tasks: {'any' if policy.tasks is None else ', '.join(policy.tasks) or 'none'}")
     if policy.purposes is not None:
@@ -26,6 +26,8 @@ def policy_words(settings: SiteSettings, consortium_sites: int) -> list[str]:
         lines.append(f"  hours: {windows} ({policy.hours.time_zone})")
     private = "only private runs" if policy.require_private else "runs without privacy too"
     lines.append(f"  a run: {private}, epsilon up to {policy.maximum_epsilon:g}, delta up to {policy.maximum_delta:g}")
+    if policy.unit_column:
+        lines.append(f"  a private run: must protect the rows of each {policy.unit_column!r} together")
     if policy.require_secure_aggregation:
         lines.append("  updates: masked only, by secure aggregation")
     lines.append(f"  secure sums: each {floor_words(policy.minimum_sites, consortium_sites)}")

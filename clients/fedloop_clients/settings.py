@@ -90,11 +90,19 @@ class SiteSettings(Strict):
     compute: ComputeSettings = ComputeSettings()
     retention: RetentionSettings = RetentionSettings()
 
+    def rules(self) -> SitePolicy:
+        """The policy, with the unit that follows from the column of people where the policy names none."""
+        column = self.data.person_column
+        if column is None or self.policy.unit_column is not None:
+            return self.policy
+        named = (name for name, mapped in self.data.map.items() if mapped.column == column)
+        return self.policy.model_copy(update={"unit_column": next(named, column)})
+
     def config(self) -> SiteConfig:
         """What the daemon enforces."""
         return SiteConfig(
             site=self.site,
-            policy=self.policy,
+            policy=self.rules(),
             training_budget=self.budget.training,
             evaluation_budget=self.budget.evaluation,
         )
@@ -133,6 +141,7 @@ health_port = 0    # a port on 127.0.0.1 that answers GET /healthz; 0: none
 
 [data]
 file = "data.csv"  # CSV, .parquet, .arrow or .npz; a relative path begins at this file's folder
+# person_column = "patient" # names the person in each row: for `fedloop site erase`, and for policy.unit_column
 # columns = ["age", "sex", "outcome"]            # names of the columns, when the file has no header
 # missing = ["", "?", "NA"]                      # cells that mean a missing value; only an empty cell unless said
 # decimal = ","                                  # the mark in numbers
@@ -153,6 +162,7 @@ evaluation = { epsilon = 10.0, delta = 1e-6 }
 # model_modules = ["our_models"] # installed Python modules that may make a task's model; none else is imported
 # maximum_epsilon = 5.0  # the most that one run may ask for
 # require_private = true
+# unit_column = "patient" # a private task must protect all rows of one together; "" allows single rows too
 # require_secure_aggregation = true # updates leave this site masked only: see `fedloop site consortium`
 # minimum_sites = 5      # fewest sites behind a secure sum; else more than two thirds of the consortium
 # approval = "each-run"  # or "each-task": a person decides with `fedloop site approve`

@@ -171,6 +171,7 @@ def test_leaving_is_asked(joined_home: SiteHome) -> None:
 @pytest.fixture
 def ask(joined_home: SiteHome) -> Callable[[str], None]:
     def waits(run_id: str) -> None:
+        """``r2`` is by patient."""
         asked = Asked(
             run_id=run_id,
             task="heart",
@@ -181,6 +182,7 @@ def ask(joined_home: SiteHome) -> Callable[[str], None]:
             delta=1e-4,
             signed_by="cd" * 32,
             asked_unix=1_000_000_000,
+            unit_column="patient" if run_id == "r2" else None,
         )
         joined_home.approvals()._file.change(lambda state: state.with_asked(asked))
 
@@ -194,7 +196,11 @@ def test_a_person_decides_on_runs(joined_home: SiteHome, ask: Callable[[str], No
     assert run_json("status", home=joined_home)["waiting_for_approval"] == ["r1", "r2"]
     said = run("approve", home=joined_home)
     assert "r1: task heart, 20 rounds, asked 2001-09-09 01:46 UTC" in said
-    assert "epsilon 5 and 1 for evaluations" in said
+    assert (
+        "epsilon 5 and 1 for evaluations, delta 0.0001, for each row: for a person with k rows about k times as much"
+        in said
+    )
+    assert "delta 0.0001, for all rows of each 'patient' together" in said
     run("approve", "r3", home=joined_home, expect=UsageError.exit_status)
     run("approve", "r1", home=joined_home)
     declined = run_json("approve", "r2", "--decline", home=joined_home)
@@ -239,7 +245,7 @@ def test_the_policy_is_shown(joined_home: SiteHome) -> None:
     assert run_json("show-policy", home=joined_home)["policy"]["tasks"] == ["heart"]
     joined_home.settings_file.write_text(text.replace("paused = false", "paused = 1"))
     error = run_json("show-policy", home=joined_home, expect=3)["error"]
-    assert "site.toml:33:1: policy.paused must be true or false, not 1." in error["problems"][0]
+    assert "site.toml:35:1: policy.paused must be true or false, not 1." in error["problems"][0]
 
 
 def test_the_policy_shows_the_budget_that_holds(joined_home: SiteHome) -> None:

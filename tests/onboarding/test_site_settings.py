@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from fedloop_clients.home import Membership, SiteHome
+from fedloop_clients.policy_words import policy_words
+from fedloop_clients.service.rules import WatchedPolicy
 from fedloop_clients.settings import load_settings, parse_site_settings, starter_text
 from fedloop_core.errors import NotSetUp, SettingsInvalid
 
@@ -29,6 +31,28 @@ def test_what_the_file_to_begin_with_shows_in_comments_is_right_too() -> None:
     assert settings.data.columns == ("age", "sex", "outcome")
     assert settings.policy.tasks == ("heart",)
     assert settings.policy.approval == "each-run"
+
+
+UNITS: dict[str, tuple[str, str, str | None]] = {
+    "nothing is said": ("", "", None),
+    "the column of people": ('person_column = "mrn"', "", "mrn"),
+    "by the task's name for it": ('person_column = "mrn"\nmap.patient = { column = "mrn" }', "", "patient"),
+    "the policy's own word": ('person_column = "mrn"', 'unit_column = "household"', "household"),
+    "any unit": ('person_column = "mrn"', 'unit_column = ""', ""),
+}
+
+
+@pytest.mark.parametrize(("data", "policy", "unit"), UNITS.values(), ids=UNITS.keys())
+def test_the_column_of_people_is_the_unit_that_private_tasks_must_have(
+    tmp_path: Path, data: str, policy: str, unit: str | None
+) -> None:
+    text = STARTER.replace("[data]", f"[data]\n{data}").replace("[policy]", f"[policy]\n{policy}")
+    settings = parse_site_settings(text)
+    assert settings.config().policy.unit_column == settings.rules().unit_column == unit
+    home = SiteHome(tmp_path)
+    home.settings_file.write_text(text)
+    assert WatchedPolicy(home)().unit_column == unit  # what the daemon enforces
+    assert any(f"the rows of each {unit!r} together" in line for line in policy_words(settings, 0)) == bool(unit)
 
 
 def test_devices_are_all_the_cpu_or_some() -> None:
@@ -54,9 +78,9 @@ BAD = (
     Bad("a proxy's port", 'proxy = ""', 'proxy = "http://p:99999"', ":4:1: proxy must be"),
     Bad("a port", "health_port = 0", "health_port = 70000", ":5:1: health_port must be at most 65535, not 70000."),
     Bad("no data file", 'file = "data.csv"', 'file = ""', ":8:1: data.file must have at least 1"),
-    Bad("share", "share = 0.2", "share = 1.0", ":15:1: data.evaluation_share must be below 1, not 1."),
+    Bad("share", "share = 0.2", "share = 1.0", ":16:1: data.evaluation_share must be below 1, not 1."),
     Bad("unknown key", "[data]", "[data]\nfil = 1", ":8:1: data.fil is not a known key; did you mean 'file'?"),
-    Bad("no epsilon", "epsilon = 10.0, ", "", ":19:1: budget.training.epsilon is missing."),
+    Bad("no epsilon", "epsilon = 10.0, ", "", ":20:1: budget.training.epsilon is missing."),
     Bad("budget 0", "epsilon = 10.0", "epsilon = 0.0", "budget.training.epsilon must be above 0, not 0."),
     Bad("a device", '"auto"   #', '"gpu"   #', 'compute.devices must be "auto", "cpu" or an array such as'),
     Bad("a device as number", '"auto"   #', "[0]   #", 'compute.devices must be "auto", "cpu" or an array such as'),
@@ -82,7 +106,7 @@ def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:
     file.write_text(STARTER.replace("0.2", "2.0").replace("0.8", "0.0").replace("format = 1", "format = 3"))
     with pytest.raises(SettingsInvalid, match="has 3 mistakes") as raised:
         load_settings(file)
-    assert [problem.split(":")[1] for problem in raised.value.problems] == ["2", "15", "37"]
+    assert [problem.split(":")[1] for problem in raised.value.problems] == ["2", "16", "39"]
 
 
 def test_a_proxy_password_is_not_repeated_in_an_error() -> None:

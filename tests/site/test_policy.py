@@ -50,6 +50,7 @@ NIGHTS = Hours(time_zone="Europe/Berlin", windows=(TimeWindow(days=("mon", "fri"
 NOON = berlin(2, "12:00")
 PLAIN = make_task(math.inf)
 OURS = make_task(model=CustomModel(kind="custom", factory="our.models:small"))
+BY_PATIENT = make_task(privacy=Privacy(epsilon=2.0, delta=1e-5, unit_column="patient"))
 CARE = Purpose(name="care", text="Helps physicians.")
 ROWS: dict[str, tuple[SitePolicy, Task, PolicyRule | None]] = {
     "nothing set": (SitePolicy(), make_task(), None),
@@ -97,6 +98,20 @@ ROWS: dict[str, tuple[SitePolicy, Task, PolicyRule | None]] = {
     "a bound and no privacy": (SitePolicy(maximum_epsilon=1e9), PLAIN, PolicyRule.MAXIMUM_EPSILON),
     "no privacy where it is required": (SitePolicy(require_private=True), PLAIN, PolicyRule.REQUIRE_PRIVATE),
     "privacy where it is required": (SitePolicy(require_private=True), make_task(), None),
+    "patients together where the people want it": (SitePolicy(unit_column="patient"), BY_PATIENT, None),
+    "row by row where patients are wanted": (SitePolicy(unit_column="patient"), make_task(), PolicyRule.UNIT_COLUMN),
+    "another unit than the one that is wanted": (
+        SitePolicy(unit_column="household"),
+        BY_PATIENT,
+        PolicyRule.UNIT_COLUMN,
+    ),
+    "any unit by the people's own word": (SitePolicy(unit_column=""), make_task(), None),
+    "a unit does not matter without privacy": (SitePolicy(unit_column="patient"), PLAIN, None),
+    "a unit does not stand in for privacy": (
+        SitePolicy(unit_column="patient", require_private=True),
+        PLAIN,
+        PolicyRule.REQUIRE_PRIVATE,
+    ),
     "updates one by one where they must be masked": (
         SitePolicy(require_secure_aggregation=True),
         make_task(),
@@ -142,6 +157,19 @@ def test_each_rule_refuses_what_it_must(policy: SitePolicy, task: Task, rule: Po
         policy.check(task, "north", NOON)
     assert caught.value.wire().fields == {"rule": rule.value}
     assert "north" in caught.value.message
+
+
+def test_a_unit_is_refused_in_one_sentence() -> None:
+    for wanted, task, protects in (
+        ("patient", make_task(), "each row by itself"),
+        ("household", BY_PATIENT, "the rows of each 'patient' together"),
+    ):
+        with pytest.raises(PolicyRefused) as caught:
+            SitePolicy(unit_column=wanted).check(task, "north", NOON)
+        said = f"site north wants the rows of each {wanted!r} protected together; task 'heart' protects {protects}."
+        assert caught.value.message == said
+        assert f'unit_column = "{wanted}"' in caught.value.hint
+    assert Asked.of("r1", BY_PATIENT, "ab" * 32, 1).unit_column == "patient"  # whoever approves sees it too
 
 
 def test_a_purpose_is_refused_in_one_sentence_and_is_part_of_the_document() -> None:

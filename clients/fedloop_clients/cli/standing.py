@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +14,7 @@ from fedloop_core.commands import AS_JSON, moment, operator, tell_json
 from fedloop_core.errors import UsageError
 
 if TYPE_CHECKING:
+    from fedloop_clients.approvals import Asked
     from fedloop_clients.home import SiteHome
 
 __all__ = ["approve", "pause", "unpause"]
@@ -86,11 +88,21 @@ def _list(site: SiteHome, *, as_json: bool) -> None:
         print("No run waits for a person.")
     for asked in state.waiting:
         print(f"{asked.run_id}: task {asked.task}, {asked.rounds} rounds, asked {moment(asked.asked_unix)}")
-        print(f"  epsilon {asked.epsilon:g} and {asked.evaluation_epsilon:g} for evaluations, delta {asked.delta:g}")
+        print(
+            f"  epsilon {asked.epsilon:g} and {asked.evaluation_epsilon:g} for evaluations, delta {asked.delta:g}{_unit(asked)}"
+        )
         print(f"  for {asked.purpose or 'a purpose that it does not name'}; task {asked.task_digest}")
     for decision in state.standing():
         what = decision.run_id or f"every run of task {decision.task}"
         print(f"{what}: {'approved' if decision.approved else 'declined'} by {decision.by}, {moment(decision.unix)}")
+
+
+def _unit(asked: Asked) -> str:
+    if math.isinf(asked.epsilon):
+        return ""
+    if asked.unit_column is None:
+        return ", for each row: for a person with k rows about k times as much"
+    return f", for all rows of each {asked.unit_column!r} together"
 
 
 def _joined(home: Path) -> SiteHome:

@@ -78,7 +78,7 @@ def show_policy(home: Path = HOME, as_json: bool = AS_JSON) -> None:
     if as_json:
         import json
 
-        told = {"policy": json.loads(settings.policy.model_dump_json()), "budget": _budget(settings)}
+        told = {"policy": json.loads(settings.rules().model_dump_json()), "budget": _budget(settings)}
         held = {block: {"epsilon": str(one.epsilon), "delta": one.delta} for block, one in known.items()}
         print(json.dumps(told | {"open_blocks": held}))
         return

@@ -51,7 +51,7 @@ class WatchedPolicy:
 
     def _load(self) -> SitePolicy | None:
         try:
-            policy = self._home.settings.policy
+            policy = self._home.settings.rules()
         except FedloopError as error:
             if self._policy is not None or self._mark is None:
                 _LOG.error("all work is refused: %s", "; ".join((str(error), *_problems(error))))

@@ -27,6 +27,7 @@ class PolicyRule(StrEnum):
     REQUIRE_SECURE_AGGREGATION = "require-secure-aggregation"
     MAXIMUM_EPSILON = "maximum-epsilon"
     REQUIRE_PRIVATE = "require-private"
+    UNIT_COLUMN = "unit-column"  # a private task protects other units than the site's people have named
     MAXIMUM_DELTA = "maximum-delta"
     MAXIMUM_ROUNDS = "maximum-rounds"
     PLANNED = "planned"  # a question names other rounds or evaluations than the task that was described
