@@ -79,7 +79,7 @@ class SecureUpdates:
         site: its name.
         key: its identity.
         consortium: says with whom it sums at the moment, as its people were told; None: with nobody, and such tasks are refused.
-        asked: the fewest sites behind a sum that its people ask for now; None: more than two thirds of the consortium. A task may ask for more,
+        asked: says the fewest sites behind a sum that its people ask for; None: more than two thirds of the consortium. A task may ask for more,
             never for fewer.
         outbox: where its updates and promises are.
     """
